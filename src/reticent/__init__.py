@@ -1,0 +1,45 @@
+"""Reticent: train PyTorch models on sensitive records, with an ε that holds up."""
+
+from reticent import data, gradients, methods, models, privacy
+from reticent.coins import Coins
+from reticent.errors import (
+    AccountingError,
+    BudgetError,
+    CheckpointError,
+    DataError,
+    ModelError,
+    OptionError,
+    ReticentError,
+)
+from reticent.methods import DPSGD, Method, Quantile
+from reticent.privacy import Budget, Ledger
+from reticent.training import Result, Training, evaluate, load_weights, run, train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DPSGD",
+    "AccountingError",
+    "Budget",
+    "BudgetError",
+    "CheckpointError",
+    "Coins",
+    "DataError",
+    "Ledger",
+    "Method",
+    "ModelError",
+    "OptionError",
+    "Quantile",
+    "Result",
+    "ReticentError",
+    "Training",
+    "data",
+    "evaluate",
+    "gradients",
+    "load_weights",
+    "methods",
+    "models",
+    "privacy",
+    "run",
+    "train",
+]

@@ -1,0 +1,55 @@
+"""The command line: one file per command, each thin: parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.markup import escape
+
+from reticent.cli import account, calibrate, data, methods, models, train
+from reticent.cli.output import errors
+from reticent.errors import ReticentError
+
+app = typer.Typer(
+    name="reticent",
+    help="Train models on sensitive records with differential privacy, and an ε that holds up.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("train")(train.train)
+app.add_typer(account.app, name="account")
+app.add_typer(calibrate.app, name="calibrate")
+app.add_typer(data.app, name="data")
+app.add_typer(methods.app, name="methods")
+app.add_typer(models.app, name="models")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from reticent import __version__
+
+        typer.echo(f"reticent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Train models on sensitive records with differential privacy, and an ε that holds up."""
+
+
+def main() -> None:
+    """Run the command line; what goes wrong on purpose is one line, not a traceback."""
+    try:
+        app()
+    except ReticentError as error:
+        errors.print(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        sys.exit(130)

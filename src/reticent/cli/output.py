@@ -1,0 +1,32 @@
+"""What every command shares: where text goes, JSON for machines, errors without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+screen = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on standard output; infinities are refused, not written."""
+    typer.echo(json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number for people; no bound is said in words."""
+    return "no bound" if value is None or value == math.inf else f"{value:.{digits}g}"
+
+
+def epsilon_text(value: float | None) -> str:
+    """ε for people: rounded up, since a bound rounded down is none."""
+    if value is None or value == math.inf:
+        return "no bound"
+    return f"{math.ceil(value * 1e4 - 1e-9) / 1e4:.4f}"

@@ -1,0 +1,130 @@
+"""The settings of a training: recipe, then configuration file, then flags."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from reticent.errors import CheckpointError, OptionError
+from reticent.recipes import RECIPES
+from reticent.training.files import write_json
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SETTINGS_FILE = "settings.json"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything `reticent train` can be told about a training; all of it public."""
+
+    data: str = "digits"
+    root: str | None = None
+    model: str = "linear"
+    activation: str | None = None
+    model_options: dict[str, Any] = field(default_factory=dict)
+    method: str = "dpsgd"
+    epsilon: float = 3.0
+    delta: float = 1e-5
+    non_private: bool = False
+    batch: int = 256
+    clip: float = 1.0
+    clipping: str = "flat"
+    noise: float | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    n: int | None = None
+    optimizer: str = "sgd"
+    lr: float = 0.5
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    average: float | None = None
+    every: int | None = None
+    seed: int = 0
+    device: str = "auto"
+    microbatch: int | None = None
+    path: str = "auto"
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as JSON-ready data."""
+        return asdict(self)
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "dict": (dict,),
+}
+
+
+def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
+    """Settings from the data set's recipe, overridden by the file, overridden by the flags."""
+    given = {key: value for key, value in flags.items() if value is not None}
+    from_file = {} if config is None else read_config(config)
+    data = given.get("data", from_file.get("data", Settings.data))
+    recipe = dict(RECIPES.get(data, {}))
+    # whoever sets one of these speaks for both
+    for one, other in (("steps", "epochs"), ("epochs", "steps")):
+        for layer in (from_file, given):
+            if one in layer and other not in layer:
+                recipe.pop(other, None)
+                from_file.pop(other, None) if layer is given else None
+    merged = {**recipe, **from_file, **given}
+    if merged.get("noise") is not None and not {"steps", "epochs"} & {*from_file, *given}:
+        # a stated noise with no stated length: as many steps as the budget affords
+        merged.pop("steps", None)
+        merged.pop("epochs", None)
+    return Settings(**merged)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a TOML file whose keys are the names of the settings."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError("config", str(path), f"cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionError("config", str(path), f"is not TOML: {error}") from None
+    return checked(values, f"config {str(path)!r}")
+
+
+def checked(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Refuse keys that are no settings and values of the wrong type."""
+    known = {f.name: str(f.type) for f in fields(Settings)}
+    for key, value in values.items():
+        if key not in known:
+            raise OptionError(key, value, f"in {where}: no such setting; known: {', '.join(known)}")
+        kinds = [k.strip().split("[")[0] for k in known[key].split("|")]
+        allowed = tuple(t for kind in kinds for t in _TYPES.get(kind, ()))
+        wrong_bool = isinstance(value, bool) and bool not in allowed
+        if (value is not None or "None" not in kinds) and (
+            wrong_bool or not isinstance(value, allowed)
+        ):
+            raise OptionError(key, value, f"in {where}: must be {known[key]}")
+    return values
+
+
+def save_settings(settings: Settings, folder: Path) -> None:
+    """Keep the settings beside the checkpoint, so that `--resume FOLDER` needs nothing else."""
+    write_json(folder / SETTINGS_FILE, settings.to_json())
+
+
+def saved_settings(folder: Path) -> Settings:
+    """The settings a run was started with."""
+    path = folder / SETTINGS_FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{str(folder)!r} is no run to resume: {error.strerror}") from None
+    except ValueError as error:
+        raise CheckpointError(f"{str(path)!r} is not JSON: {error}") from None
+    return Settings(**checked(values, f"{str(path)!r}"))

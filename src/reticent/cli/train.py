@@ -1,0 +1,291 @@
+"""`reticent train`: a private model from a data set's name."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
+
+import reticent
+from reticent import data as datasets
+from reticent import methods, models
+from reticent.cli.output import AsJson, epsilon_text, number, print_json, screen
+from reticent.cli.settings import Settings, resolve, save_settings, saved_settings
+from reticent.coins import Coins
+from reticent.errors import CheckpointError, OptionError, one_of
+from reticent.privacy import Budget
+from reticent.training import Release, Result, Training, evaluate
+from reticent.training.files import CHECKPOINT
+from reticent.training.optimizers import by_name
+from reticent.training.result import RUN_FILE
+from reticent.training.train import pick_device
+
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+def build_training(
+    settings: Settings, *, folder: Path, resume: bool, coins: Coins | None, **options: Any
+) -> Training:
+    """The training that these settings describe."""
+    splits = datasets.load(settings.data, root=settings.root)
+    inputs, targets = splits.train
+    extras = {"vectors": splits.extras["vectors"]} if "vectors" in splits.extras else {}
+    takes = {option.name for option in models.describe(settings.model).options}
+    model = models.build(
+        settings.model,
+        classes=splits.info.n_classes,
+        input_shape=tuple(inputs.shape[1:]),
+        activation=settings.activation,
+        seed=settings.seed,
+        **{name: value for name, value in extras.items() if name in takes},
+        **settings.model_options,
+    )
+    budget = None if settings.non_private else Budget(settings.epsilon, settings.delta)
+    noise = 0.0 if settings.non_private else settings.noise
+    method = methods.build(
+        settings.method,
+        batch=settings.batch,
+        clip=settings.clip,
+        clipping=settings.clipping,
+        noise=noise,
+    )
+    device = pick_device(settings.device)
+    held_out = datasets.as_records(splits.test, device)
+    training = reticent.run(
+        model,
+        (inputs, targets),
+        method=method,
+        budget=budget,
+        steps=settings.steps,
+        epochs=settings.epochs,
+        n=settings.n,
+        optimizer=by_name(
+            settings.optimizer,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        ),
+        scheduler=_schedule(settings, len(inputs)),
+        average=settings.average,
+        evaluation=functools.partial(evaluate, data=held_out, device=device),
+        every=settings.every,
+        device=device,
+        microbatch=settings.microbatch,
+        path=settings.path,
+        coins=coins,
+        folder=folder,
+        resume=resume,
+        config={"settings": settings.to_json(), "public_seeds": {"model": settings.seed}},
+        **options,
+    )
+    for note in splits.notes:
+        training.run.ledger.note(note)
+    return training
+
+
+def _schedule(settings: Settings, n: int) -> Callable[[Optimizer], LRScheduler] | None:
+    one_of("schedule", settings.schedule, SCHEDULES)
+    if settings.schedule == "constant":
+        return None
+    if settings.steps is None and settings.epochs is None:
+        raise OptionError(
+            "schedule", settings.schedule, "needs to know the length: give steps or epochs"
+        )
+    nominal = settings.n or n
+    total = settings.steps or max(round((settings.epochs or 0) * nominal / settings.batch), 1)
+    if settings.schedule == "cosine":
+        return lambda optimizer: CosineAnnealingLR(optimizer, T_max=total)
+    return lambda optimizer: LinearLR(
+        optimizer, start_factor=1.0, end_factor=0.01, total_iters=total
+    )
+
+
+def train(
+    data: Annotated[str | None, typer.Option(help="Data set; `reticent data list`.")] = None,
+    root: Annotated[str | None, typer.Option(help="Folder that holds the data sets.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model; `reticent models list`.")] = None,
+    activation: Annotated[
+        str | None, typer.Option(help="relu, tanh or tempered-sigmoid[:s,T,o].")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Method; `reticent methods list`.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε to keep within.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ to keep within.")] = None,
+    non_private: Annotated[
+        bool | None, typer.Option("--non-private", help="Train without noise or guarantee.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Expected records per release.")] = None,
+    clip: Annotated[float | None, typer.Option(help="Bound on a record's gradient.")] = None,
+    clipping: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(methods.CLIPPING_STYLES)}.")
+    ] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option("--noise", "--sigma", help="Noise multiplier; set from ε if left out."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of releases.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the records.")] = None,
+    n: Annotated[int | None, typer.Option(help="Nominal number of records.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help=f"Learning rate: {', '.join(SCHEDULES)}.")
+    ] = None,
+    average: Annotated[
+        float | None, typer.Option(help="Decay of the average of the weights.")
+    ] = None,
+    every: Annotated[int | None, typer.Option(help="Releases between evaluations.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Public seed of the initial model.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")] = None,
+    microbatch: Annotated[int | None, typer.Option(help="Records processed at once.")] = None,
+    path: Annotated[str | None, typer.Option(help="Gradients: auto, fast or reference.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with any of these settings.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run in that folder.")
+    ] = False,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue the run in this folder, as it was begun.")
+    ] = None,
+    coin_seed: Annotated[
+        int | None,
+        typer.Option(
+            help="For tests: all sampling and noise from this seed. Whoever knows it can take the "
+            "noise off; it is not stored."
+        ),
+    ] = None,
+    checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the result.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model privately; with no options at all, a small one on embedded data."""
+    flags = {name: value for name, value in locals().items() if name in Settings.__annotations__}
+    if resume is not None:
+        given = sorted(name for name, value in flags.items() if value is not None)
+        if given or config is not None:
+            raise OptionError(
+                given[0] if given else "config",
+                flags.get(given[0]) if given else str(config),
+                "a resumed run keeps the settings it was begun with; leave it out",
+            )
+        settings, folder = saved_settings(resume), resume
+        if (folder / RUN_FILE).exists():
+            raise CheckpointError(f"resume = {str(folder)!r}: that run is finished")
+    else:
+        settings = resolve(config, flags)
+        folder = out or Path("runs") / f"{settings.data}-{settings.method}"
+        _make_room(folder, overwrite)
+    coins = None if coin_seed is None else Coins.from_seed(coin_seed)
+    training = build_training(
+        settings,
+        folder=folder,
+        resume=resume is not None,
+        coins=coins,
+        checkpoint_every=checkpoint_every,
+    )
+    if resume is None:
+        save_settings(settings, folder)
+    show = not (quiet or as_json)
+    if show:
+        _announce(training, settings)
+    try:
+        result = _finish(training) if show else training.finish()
+    except KeyboardInterrupt:
+        screen.print(f"stopped; go on with: reticent train --resume {folder}")
+        raise
+    _conclude(result, folder, as_json)
+
+
+def _make_room(folder: Path, overwrite: bool) -> None:
+    if folder.is_file():
+        raise OptionError("out", str(folder), "is a file; name a folder")
+    kept = [name for name in (RUN_FILE, CHECKPOINT) if (folder / name).exists()]
+    if not kept:
+        return
+    if not overwrite:
+        raise OptionError(
+            "out", str(folder), "holds a run already; choose another folder, or --overwrite"
+        )
+    shutil.rmtree(folder)
+
+
+def _announce(training: Training, settings: Settings) -> None:
+    run = training.run
+    trained = run.state.parameters.values.numel()
+    options = training.method.options()
+    screen.print(
+        f"[bold]{settings.method}[/] on [bold]{settings.data}[/]: {settings.model} with {trained:,}"
+        f" parameters, {training.steps:,} releases of about {options['batch']:,} out of "
+        f"{run.n:,} records, noise multiplier {number(options['noise'])}, on {run.device}"
+    )
+
+
+def _finish(training: Training) -> Result:
+    budget = training.budget
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[shown]}"),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("releases", total=training.steps, shown="")
+        bar.update(task, completed=training.run.state.step)
+
+        def on_release(release: Release) -> None:
+            shown: dict[str, str] = {}
+            if release.metrics is not None:
+                parts = [f"held-out {key} {value:.4f}" for key, value in release.metrics.items()]
+                if budget is not None:
+                    spent = training.run.ledger.epsilon(budget.delta)
+                    parts.append(f"ε {epsilon_text(spent)} of {budget.epsilon:g}")
+                shown["shown"] = ", ".join(parts)
+            bar.update(task, completed=release.step, **shown)  # type: ignore[arg-type]
+
+        return training.finish(on_release)
+
+
+def _conclude(result: Result, folder: Path, as_json: bool) -> None:
+    statement = result.statement
+    if as_json:
+        last = result.metrics[-1] if result.metrics else {}
+        return print_json(
+            {
+                **statement.to_json(),
+                "accuracy": last.get("accuracy"),
+                "loss": last.get("loss"),
+                "steps": result.steps,
+                "seconds": round(result.seconds, 3),
+                "folder": str(folder),
+            }
+        )
+    table = Table(show_header=False)
+    if result.accuracy is not None:
+        table.add_row("held-out accuracy", f"{100 * result.accuracy:.2f} %")
+    if result.budget is None:
+        table.add_row("guarantee", "none: this run added no noise")
+    else:
+        table.add_row(
+            "guarantee",
+            f"ε = {epsilon_text(statement.epsilon)} (budget {result.budget.epsilon:g}) at δ = "
+            f"{statement.delta:g}, adding or removing one record",
+        )
+        table.add_row("proved by", statement.accountant)
+    table.add_row("releases", f"{result.steps:,}")
+    table.add_row("time", f"{result.seconds:.1f} s")
+    table.add_row("run folder", str(folder))
+    return screen.print(table)

@@ -1,0 +1,23 @@
+"""Where records come from: data sets by name, a user's own, and which of them take part."""
+
+from reticent.data.catalog import CATALOG, Entry, lookup, names
+from reticent.data.datasets import Location, Splits, get, load, locate
+from reticent.data.records import DatasetRecords, Records, TensorRecords, as_records
+from reticent.data.sampling import poisson_draw
+
+__all__ = [
+    "CATALOG",
+    "DatasetRecords",
+    "Entry",
+    "Location",
+    "Records",
+    "Splits",
+    "TensorRecords",
+    "as_records",
+    "get",
+    "load",
+    "locate",
+    "lookup",
+    "names",
+    "poisson_draw",
+]

@@ -1,0 +1,142 @@
+"""The records of a run: tensors resident on the training device, or any map-style data set."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+
+from reticent.errors import DataError
+
+# inputs and targets may be a tensor, or a tuple or dict of tensors; examples along dimension 0
+Batch = tuple[Any, Any]
+
+
+class Records(ABC):
+    """A fixed collection of (input, target) pairs, fetched by index."""
+
+    def __init__(self, n: int) -> None:
+        if n < 1:
+            raise DataError("the data set has 0 records; training needs at least one")
+        self.n = n
+
+    @abstractmethod
+    def fetch(self, indices: torch.Tensor) -> Batch:
+        """The inputs and targets of these records, stacked, on the training device."""
+
+    def one(self) -> Batch:
+        """A batch of the first record, to read shapes and dtypes from."""
+        return self.fetch(torch.zeros(1, dtype=torch.long))
+
+
+class TensorRecords(Records):
+    """Records held as tensors on the training device: no host round trip per draw."""
+
+    def __init__(self, inputs: Any, targets: Any, device: torch.device | str = "cpu") -> None:
+        def place(value: Any) -> torch.Tensor:
+            if isinstance(value, np.ndarray):
+                value = torch.from_numpy(value)
+            if not isinstance(value, torch.Tensor):
+                raise DataError(f"a {type(value).__name__} among the records: must be a tensor")
+            return value.to(device)
+
+        self.inputs, self.targets = tree_map(place, inputs), tree_map(place, targets)
+        columns = [*tree_flatten(self.inputs)[0], *tree_flatten(self.targets)[0]]
+        lengths = [len(column) if column.dim() else -1 for column in columns]
+        if len(set(lengths)) != 1 or -1 in lengths:
+            shapes = ", ".join(str(tuple(column.shape)) for column in columns)
+            raise DataError(
+                f"inputs and targets have shapes {shapes}: the first dimension counts the records "
+                "and must be the same everywhere"
+            )
+        super().__init__(lengths[0])
+        for column in columns:
+            refuse_non_finite(column)
+
+    def fetch(self, indices: torch.Tensor) -> Batch:
+        """As the base class says."""
+
+        def take(column: torch.Tensor) -> torch.Tensor:
+            return column.index_select(0, indices.to(column.device))
+
+        return tree_map(take, self.inputs), tree_map(take, self.targets)
+
+
+class DatasetRecords(Records):
+    """Records of a map-style data set, collated as a data loader would."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        device: torch.device | str = "cpu",
+        collate: Callable[[list[Any]], Any] = default_collate,
+    ) -> None:
+        if isinstance(dataset, IterableDataset) or not (
+            hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        ):
+            raise DataError(
+                f"{type(dataset).__name__}: Poisson sampling picks records by index, which needs a "
+                "map-style data set with __len__ and __getitem__"
+            )
+        self.dataset, self.device, self.collate = dataset, torch.device(device), collate
+        super().__init__(len(dataset))
+
+    def fetch(self, indices: torch.Tensor) -> Batch:
+        """As the base class says."""
+        positions: Sequence[int] = indices.tolist()
+        if hasattr(self.dataset, "__getitems__"):
+            samples = self.dataset.__getitems__(positions)
+        else:
+            samples = [self.dataset[position] for position in positions]
+        batch = self.collate(samples)
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise DataError(
+                f"{type(self.dataset).__name__} gives {type(batch).__name__} batches: each item "
+                "must be a pair (input, target)"
+            )
+        inputs, targets = tree_map(self._place, tuple(batch))
+        return inputs, targets
+
+    def _place(self, value: Any) -> Any:
+        return value.to(self.device) if isinstance(value, torch.Tensor) else value
+
+
+def refuse_non_finite(column: torch.Tensor) -> None:
+    """Name the first record with a NaN or an infinity."""
+    if not column.is_floating_point():
+        return
+    bad = ~torch.isfinite(column).flatten(1).all(1) if column.dim() > 1 else ~column.isfinite()
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        raise DataError(
+            f"{int(bad.sum())} record(s) hold NaN or infinite values, the first at position "
+            f"{first}: remove or repair them"
+        )
+
+
+def as_records(data: Any, device: torch.device | str = "cpu") -> Records:
+    """Take records in any of the usual forms.
+
+    Args:
+        data: `Records`; a pair (inputs, targets) of tensors or arrays (or tuples and dicts of
+            them); a `TensorDataset`; any map-style `Dataset` of (input, target) pairs.
+        device: Where batches are wanted.
+    """
+    if isinstance(data, Records):
+        return data
+    if isinstance(data, TensorDataset):
+        *inputs, targets = data.tensors
+        return TensorRecords(inputs[0] if len(inputs) == 1 else tuple(inputs), targets, device)
+    if isinstance(data, Dataset):
+        return DatasetRecords(data, device)
+    if isinstance(data, tuple) and len(data) == 2:
+        return TensorRecords(*data, device=device)
+    raise DataError(
+        f"{type(data).__name__} cannot be used as records: give a pair (inputs, targets) of "
+        "tensors, or a map-style data set"
+    )

@@ -1,0 +1,98 @@
+"""What can go wrong, said so that the reader knows what to change.
+
+Every message names the option and the value it had, and what would work. `ReticentError` is the
+one type to catch; the command line prints it without a traceback.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+class ReticentError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class OptionError(ReticentError, ValueError):
+    """An option has a value that cannot work."""
+
+    def __init__(self, option: str, value: Any, hint: str) -> None:
+        super().__init__(f"{option} = {value!r}: {hint}")
+        self.option = option
+        self.value = value
+        self.hint = hint
+
+
+class DataError(ReticentError, ValueError):
+    """Records, labels or a data file cannot be used as they are."""
+
+
+class ModelError(ReticentError, ValueError):
+    """A model cannot be trained privately as it is; the message names the module and the fix."""
+
+
+class BudgetError(ReticentError):
+    """A release would cost more than the budget has left."""
+
+
+class AccountingError(ReticentError, ValueError):
+    """An accountant is asked for something it cannot prove."""
+
+
+class CheckpointError(ReticentError):
+    """A checkpoint or run folder cannot be read, or belongs to another run."""
+
+
+def finite(option: str, value: float) -> float:
+    """Return `value` as a float, or refuse it when it is NaN or infinite."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise OptionError(option, value, "must be a number") from None
+    if not math.isfinite(number):
+        raise OptionError(option, value, "must be a finite number")
+    return number
+
+
+def positive(option: str, value: float) -> float:
+    """Return `value` as a float > 0."""
+    number = finite(option, value)
+    if number <= 0:
+        raise OptionError(option, value, "must be greater than 0")
+    return number
+
+
+def not_negative(option: str, value: float) -> float:
+    """Return `value` as a float >= 0."""
+    number = finite(option, value)
+    if number < 0:
+        raise OptionError(option, value, "must be 0 or greater")
+    return number
+
+
+def between(option: str, value: float, low: float, high: float, *, open_low: bool = False) -> float:
+    """Return `value` as a float in [low, high], or (low, high] with `open_low`."""
+    number = finite(option, value)
+    if number > high or number < low or (open_low and number == low):
+        raise OptionError(
+            option, value, f"must lie in {'(' if open_low else '['}{low:g}, {high:g}]"
+        )
+    return number
+
+
+def whole(option: str, value: int, *, least: int = 1) -> int:
+    """Return `value` as an int >= `least`; 3.0 is taken, 3.5 and True are not."""
+    if isinstance(value, bool) or finite(option, value) != int(value):
+        raise OptionError(option, value, "must be a whole number")
+    if value < least:
+        raise OptionError(option, value, f"must be at least {least}")
+    return int(value)
+
+
+def one_of(option: str, value: str, choices: Any) -> str:
+    """Return `value` if it is among `choices`, else list them."""
+    names = [str(choice) for choice in choices]
+    if value not in names:
+        raise OptionError(option, value, f"must be one of {', '.join(names)}")
+    return value

@@ -1,0 +1,33 @@
+"""Per-example gradients: from a batch to a clipped sum, exactly."""
+
+from __future__ import annotations
+
+from reticent.gradients.batches import synthetic_like
+from reticent.gradients.checking import Check, check, isolation
+from reticent.gradients.clipping import Automatic, Clipping, Flat, Normalised, PerLayer
+from reticent.gradients.engine import clipped_sum
+from reticent.gradients.reference import per_example
+from reticent.gradients.rules import CompositeRule, Rule, register_rule, unregister_rule
+from reticent.gradients.sums import ClippedSum
+from reticent.gradients.validation import replace_batchnorm, validate
+
+__all__ = [
+    "Automatic",
+    "Check",
+    "ClippedSum",
+    "Clipping",
+    "CompositeRule",
+    "Flat",
+    "Normalised",
+    "PerLayer",
+    "Rule",
+    "check",
+    "clipped_sum",
+    "isolation",
+    "per_example",
+    "register_rule",
+    "replace_batchnorm",
+    "synthetic_like",
+    "unregister_rule",
+    "validate",
+]

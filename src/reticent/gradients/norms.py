@@ -1,0 +1,160 @@
+"""Squared per-example norms of every parameter, from the recorded uses.
+
+A parameter that is used once is left to its rule. One that is used several times (a module called
+twice, tied weights) has the *sum* over its uses for a gradient, whose norm is not found from the
+norms of the parts: uses of one kind are joined into a single use where the rule allows it, an
+embedding tied to a linear layer has its cross term computed, and all else is written out and added.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from reticent.gradients.rules.base import NoFastPathError, Use, per_position, wide
+from reticent.gradients.rules.embedding import EMBEDDING, tokens_and_grads
+from reticent.gradients.rules.generic import GENERIC
+from reticent.gradients.rules.linear import LINEAR
+
+# Written-out gradients up to this many bytes in all are kept between norms and sums.
+KEEP_BYTES = 256 * 2**20
+
+Part = tuple[Use, str]
+
+
+def operands(use: Use) -> tuple[Tensor, Tensor]:
+    """Input and output gradient of a use, in the precision to compute with."""
+    assert use.g is not None
+    if use.rule is GENERIC:
+        return use.x, use.g
+    x, g = wide(use.x), wide(use.g)
+    if x.is_floating_point() and x.dtype != g.dtype:  # autocast ran the layer in half precision
+        dtype = torch.promote_types(x.dtype, g.dtype)
+        x, g = x.to(dtype), g.to(dtype)
+    return x, g
+
+
+def squared_norms(uses: list[Use]) -> dict[int, Tensor]:
+    """Squared norms [B] by `id` of the parameter; `uses` have their output gradients."""
+    parts: dict[int, list[Part]] = defaultdict(list)
+    for use in uses:
+        for role, target in use.targets.items():
+            parts[id(target.parameter)].append((use, role))
+    norms: dict[int, Tensor] = {}
+    shared = {key for key, found in parts.items() if not _disjoint(found)}
+    left = KEEP_BYTES
+    for use in uses:
+        roles = [r for r, t in use.targets.items() if id(t.parameter) not in shared]
+        if not roles:
+            continue
+        x, g = operands(use)
+        need = 4 * x.shape[0] * sum(_numel(use, role) for role in roles)
+        if use.rule.small or (need <= left and use.rule.instantiates(use.module, x, g)):
+            left -= need
+            use.kept.update(_written(use, x, g, roles))
+            found = {r: use.kept[r].flatten(1).square().sum(1) for r in roles}
+        else:
+            found = use.rule.squared_norms(use.module, x, g, roles)
+        for role in roles:
+            key = id(use.targets[role].parameter)
+            norms[key] = norms[key] + found[role] if key in norms else found[role]
+    for key in shared:
+        norms[key] = _shared(parts[key])
+    return norms
+
+
+def _numel(use: Use, role: str) -> int:
+    target = use.targets[role]
+    return target.of(target.parameter).numel()
+
+
+def _written(use: Use, x: Tensor, g: Tensor, roles: list[str]) -> dict[str, Tensor]:
+    """Per-example gradients; an error names the module."""
+    try:
+        grads = use.rule.per_example(use.module, x, g, roles)
+    except NoFastPathError as error:
+        raise NoFastPathError(
+            f"module {use.name!r} ({type(use.module).__name__}): {error}"
+        ) from error.__cause__
+    return {role: wide(grads[role]) for role in roles}
+
+
+def _disjoint(parts: list[Part]) -> bool:
+    """Whether the parts are rows of one parameter that do not overlap: norms then add up."""
+    spans = sorted((u.targets[r].start, u.targets[r].stop) for u, r in parts)
+    return all(a[1] <= b[0] for a, b in pairwise(spans))
+
+
+def _shared(parts: list[Part]) -> Tensor:
+    """Squared norm of the sum over several uses of one parameter."""
+    spans: dict[tuple[int, int], list[Part]] = defaultdict(list)
+    for use, role in parts:
+        spans[use.targets[role].start, use.targets[role].stop].append((use, role))
+    if _disjoint([found[0] for found in spans.values()]):
+        return torch.stack([_same_rows(found) for found in spans.values()]).sum(0)
+    return _instantiated(parts)
+
+
+def _same_rows(parts: list[Part]) -> Tensor:
+    """The same, where all uses have the same rows."""
+    if len(parts) == 1:
+        use, role = parts[0]
+        return use.rule.squared_norms(use.module, *operands(use), (role,))[role]
+    rules = {use.rule for use, _ in parts}
+    roles = {role for _, role in parts}
+    if len(roles) == 1 and len(rules) == 1:
+        role, use = parts[0][1], parts[0][0]
+        if (
+            use.rule is EMBEDDING
+            and len({getattr(u.module, "padding_idx", 0) for u, _ in parts}) > 1
+        ):
+            return _instantiated(parts)
+        joined = use.rule.concatenate(use.module, [operands(u) for u, _ in parts])
+        if joined is not None:
+            return use.rule.squared_norms(use.module, *joined, (role,))[role]
+    if rules == {LINEAR, EMBEDDING} and roles == {"weight"}:
+        return _tied(
+            [u for u, _ in parts if u.rule is EMBEDDING], [u for u, _ in parts if u.rule is LINEAR]
+        )
+    return _instantiated(parts)
+
+
+def _tied(embeddings: list[Use], heads: list[Use]) -> Tensor:
+    """An embedding table that is also an output layer, without a [B, V, D] tensor.
+
+    Embedding gradient E = Σ_t e(token_t) h_tᵀ, head gradient L = Σ_s p_s x_sᵀ, hence
+    ‖E + L‖² = ‖E‖² + ‖L‖² + 2 Σ_{t,s} p_s[token_t] (h_t·x_s).
+    """
+    pairs = [tokens_and_grads(u.module, *operands(u)) for u in embeddings]
+    tokens, h = torch.cat([t for t, _ in pairs], 1), torch.cat([g for _, g in pairs], 1)
+    joined = LINEAR.concatenate(heads[0].module, [operands(u) for u in heads])
+    assert joined is not None
+    x, p = (per_position(t) for t in joined)
+    picked = p.gather(2, tokens.unsqueeze(1).expand(-1, p.shape[1], -1))
+    cross = (picked * (x @ h.mT)).sum((1, 2))
+    # the padding token's gradients are zeroed already, so any of the modules will do
+    table = EMBEDDING.squared_norms(embeddings[0].module, tokens, h, ("weight",))["weight"]
+    head = LINEAR.squared_norms(heads[0].module, x, p, ("weight",))["weight"]
+    return (table + head + 2 * cross).clamp(min=0)
+
+
+def _instantiated(parts: list[Part]) -> Tensor:
+    """Write the gradients out and add them up."""
+    total: Tensor | None = None
+    for use, role in parts:
+        target = use.targets[role]
+        x, g = operands(use)
+        grad = _written(use, x, g, [role])[role]
+        if use.rule.small:
+            use.kept[role] = grad
+        if total is None:
+            total = grad.new_zeros(grad.shape[0], *target.parameter.shape)
+        if target.whole:
+            total += grad
+        else:
+            total[:, target.start : target.stop] += grad
+    assert total is not None
+    return total.flatten(1).square().sum(1)

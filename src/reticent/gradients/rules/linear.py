@@ -1,0 +1,128 @@
+"""Linear layers: y = x Wᵀ + b over any number of middle dimensions.
+
+Example b's gradient is Σ_t g_t a_tᵀ over its T positions (activation a, output gradient g). Its
+squared norm needs no gradient to be written out:
+
+    ‖Σ_t g_t a_tᵀ‖² = Σ_{t,s} (a_t·a_s)(g_t·g_s)
+
+(Li, Tramèr, Liang, Hashimoto 2022, "ghost clipping", eq. 2; Goodfellow 2015 for T = 1). That costs
+2T² numbers and T²(in + out) multiplications per example, against in·out and T·in·out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from reticent.gradients.rules.base import (
+    Grads,
+    Rule,
+    joined,
+    per_position,
+    pieces,
+    register_rule,
+)
+
+
+def gram_norms(left: Tensor, right: Tensor) -> Tensor:
+    """Σ_{t,s} left_ts · right_ts over the last two dimensions, never below the true value.
+
+    The terms can cancel, and what is left may be smaller than their rounding error; an example
+    built that way would get through with a norm of 0. The error is at most a few units in the
+    last place of Σ|left·right|, so that much is added: the norm errs to the safe side. Squares too
+    small to represent are made up for in the same way (see `outer_norms`), through the traces.
+    """
+    terms = left * right
+    number = torch.finfo(terms.dtype)
+    lost = left.diagonal(0, -2, -1).sum(-1) + right.diagonal(0, -2, -1).sum(-1)
+    error = 4 * number.eps * terms.abs().sum((-2, -1)) + number.tiny * left.shape[-1] * lost
+    return terms.sum((-2, -1)).clamp(min=0) + error
+
+
+def outer_norms(a: Tensor, g: Tensor) -> Tensor:
+    """|a|²·|g|² for [B, n] and [B, m], never below the true value.
+
+    A record with a of 1e-23 and g of 1e19 has a gradient of 1e-4 but |a|² = 0 in single precision;
+    one unit of what cannot be represented is added to each side.
+    """
+    tiny = torch.finfo(a.dtype).tiny
+    return (a.square().sum(1) + tiny) * (g.square().sum(1) + tiny)
+
+
+def writing_is_cheaper(positions: int, inner: int, outer: int) -> bool:
+    """Whether to write gradients out, by memory and by multiplications (up to twice as many)."""
+    if positions == 1:
+        return False
+    written = inner * outer
+    return 2 * positions**2 >= written or positions * (inner + outer) > 2 * written
+
+
+class LinearRule(Rule):
+    """x is [B, ..., in], g is [B, ..., out]."""
+
+    parameters = frozenset({"weight", "bias"})
+
+    def positions(self, module: nn.Module, x: Tensor) -> tuple[int, ...]:
+        """Everything between examples and features."""
+        return tuple(x.shape[1:-1])
+
+    def instantiates(self, module: nn.Module, x: Tensor, g: Tensor) -> bool:
+        """Whether writing the gradients out is cheaper than the Gram matrices."""
+        return writing_is_cheaper(x.shape[1:-1].numel(), x.shape[-1], g.shape[-1])
+
+    def squared_norms(
+        self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]
+    ) -> Grads:
+        """By Gram matrices or instantiation, whichever is smaller."""
+        written = self.instantiates(module, x, g)
+        x, g = per_position(x), per_position(g)
+        norms: Grads = {}
+        if "weight" in roles:
+            if x.shape[1] == 1:
+                norms["weight"] = outer_norms(x[:, 0], g[:, 0])
+            elif written:
+                parts = pieces(x, g, x.shape[-1] * g.shape[-1])
+                norms["weight"] = joined([(b.mT @ a).square().sum((1, 2)) for a, b in parts])
+            else:
+                parts = pieces(x, g, 2 * x.shape[1] ** 2)
+                norms["weight"] = joined([gram_norms(a @ a.mT, b @ b.mT) for a, b in parts])
+        if "bias" in roles:
+            norms["bias"] = g.sum(1).square().sum(1)
+        return norms
+
+    def per_example(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
+        """Σ_t g_t a_tᵀ and Σ_t g_t."""
+        x, g = per_position(x), per_position(g)
+        grads: Grads = {}
+        if "weight" in roles:
+            grads["weight"] = g.mT @ x
+        if "bias" in roles:
+            grads["bias"] = g.sum(1)
+        return grads
+
+    def weighted_sum(
+        self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]
+    ) -> Grads:
+        """The ordinary weight gradient."""
+        rows = g.flatten(0, -2)
+        grads: Grads = {}
+        if "weight" in roles:
+            grads["weight"] = rows.mT @ x.flatten(0, -2)
+        if "bias" in roles:
+            grads["bias"] = rows.sum(0)
+        return grads
+
+    def concatenate(
+        self, module: nn.Module, pairs: list[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor] | None:
+        """Several uses are one use with more positions."""
+        return (
+            torch.cat([per_position(x) for x, _ in pairs], 1),
+            torch.cat([per_position(g) for _, g in pairs], 1),
+        )
+
+
+LINEAR = LinearRule()
+register_rule(nn.Linear, LINEAR)

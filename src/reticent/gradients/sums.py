@@ -1,0 +1,72 @@
+"""The one thing a mechanism may add noise to: a sum of clipped per-example gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reticent.errors import OptionError
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedSum:
+    """A sum of clipped gradients, and how far one record can move it.
+
+    Formal guarantee: adding or removing one record changes `grads`, taken as one vector, by at most
+    `sensitivity` in L2. Nothing else here has bounded sensitivity: `norms`, `losses` and
+    `nonfinite` are private diagnostics and must not be released as they are.
+    """
+
+    grads: dict[str, Tensor]
+    norms: Tensor
+    """[B] norms before clipping; inf where the gradient or the loss is not finite."""
+    sensitivity: float
+    nonfinite: Tensor
+    """How many examples were left out because a gradient or loss is not finite (a 0-d tensor)."""
+    losses: Tensor
+    """[B] losses, detached."""
+    path: str
+    """The path taken: "fast", "reference", or "empty" for no examples."""
+    reason: str = ""
+    """Why the fast path was not taken, where it was not."""
+
+    def flat(self, order: Iterable[str] | None = None) -> Tensor:
+        """All gradients as one vector, in the order of `grads` or of the given names."""
+        names = list(self.grads if order is None else order)
+        if sorted(names) != sorted(self.grads):
+            raise OptionError("order", names, f"must name each of {', '.join(self.grads)} once")
+        if not names:
+            return self.norms.new_zeros(0)
+        return torch.cat([self.grads[name].reshape(-1) for name in names])
+
+
+def sum_dtype(parameter: Tensor) -> torch.dtype:
+    """Sums are kept in single precision or wider."""
+    half = parameter.dtype in (torch.float16, torch.bfloat16)
+    return torch.float32 if half else parameter.dtype
+
+
+def accumulators(parameters: dict[str, Tensor], out: Tensor | None) -> dict[str, Tensor]:
+    """Where the sums go: fresh zeros, or views into the flat buffer `out`."""
+    if out is None:
+        return {n: torch.zeros_like(p, dtype=sum_dtype(p)) for n, p in parameters.items()}
+    total = sum(p.numel() for p in parameters.values())
+    if out.ndim != 1 or out.numel() != total or not out.is_contiguous():
+        raise OptionError(
+            "out", tuple(out.shape), f"must be a contiguous vector of {total} numbers"
+        )
+    if out.requires_grad or any(
+        torch.promote_types(out.dtype, sum_dtype(p)) != out.dtype for p in parameters.values()
+    ):
+        raise OptionError(
+            "out", out.dtype, "must not require grad and be at least as wide as the parameters"
+        )
+    views: dict[str, Tensor] = {}
+    start = 0
+    for name, parameter in parameters.items():
+        views[name] = out[start : start + parameter.numel()].view(parameter.shape)
+        start += parameter.numel()
+    return views

@@ -1,0 +1,19 @@
+"""Methods by name: how a release is made and what it costs."""
+
+from reticent.methods.base import Method, Price
+from reticent.methods.catalog import MethodCard, MethodOption, build, describe, names
+from reticent.methods.dpsgd import CLIPPING_STYLES, DPSGD, Quantile, clipping_by_name
+
+__all__ = [
+    "CLIPPING_STYLES",
+    "DPSGD",
+    "Method",
+    "MethodCard",
+    "MethodOption",
+    "Price",
+    "Quantile",
+    "build",
+    "clipping_by_name",
+    "describe",
+    "names",
+]

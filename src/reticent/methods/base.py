@@ -1,0 +1,44 @@
+"""What a method is: public hyperparameters, the charge of one release, and the release itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from reticent.privacy import Budget, Charge, Ledger
+
+if TYPE_CHECKING:
+    from reticent.training.run import Run
+
+# (charge, what it pays for): the price of one release
+Price = tuple[tuple[Charge, str], ...]
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """Base of all methods; subclasses are frozen dataclasses of public numbers.
+
+    `release` may keep nothing between calls except in `run.state`, which is public.
+    """
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    guarantee: ClassVar[str] = "differential-privacy"
+
+    @abstractmethod
+    def price(self, n: int) -> Price:
+        """What one release costs on a data set of nominal size `n`."""
+
+    @abstractmethod
+    def calibrated(self, budget: Budget, n: int, steps: int, ledger: Ledger) -> Method:
+        """This method with its noise set so that the budget affords `steps` releases."""
+
+    @abstractmethod
+    def release(self, run: Run) -> None:
+        """Make one release; it has been paid for."""
+
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """The hyperparameters as JSON-ready data."""

@@ -1,0 +1,91 @@
+"""Models of fully connected layers: `linear`, `linear-head`, `mlp`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from reticent.errors import OptionError, whole
+from reticent.models.activations import ActivationFactory
+from reticent.models.registry import ModelCard, Option, register
+from reticent.models.shapes import Shape
+
+
+@register(
+    ModelCard(
+        name="linear",
+        paper="PD-SGD, appendix (Purchase-100)",
+        summary="flatten, fc classes",
+        input_shape=(600,),
+        classes=100,
+    )
+)
+def linear(*, classes: int, input_shape: Shape) -> nn.Module:
+    """One linear layer on the flattened example."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes))
+
+
+@register(
+    ModelCard(
+        name="linear-head",
+        paper="Tramèr & Boneh 2021; PD-SGD, appendix (last layer of a frozen ViT-B-16)",
+        summary="optional group normalisation without parameters, flatten, fc classes",
+        input_shape=(512,),
+        classes=10,
+        options=(
+            Option("groups", 0, "groups of the first dimension to normalise over; 0 for none"),
+        ),
+        notes=(
+            "The normalisation is computed within each example and learns nothing, "
+            "so it costs no privacy.",
+        ),
+    )
+)
+def linear_head(*, classes: int, input_shape: Shape, groups: int) -> nn.Module:
+    """One linear layer on frozen features of any shape, normalised in groups if asked."""
+    features = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes))
+    groups = whole("groups", groups, least=0)
+    if groups == 0:
+        return features
+    works = [
+        count
+        for count in range(1, input_shape[0] + 1)
+        if input_shape[0] % count == 0 and math.prod(input_shape) > count
+    ]
+    if groups not in works:
+        choices = ", ".join(map(str, [0, *works]))
+        raise OptionError(
+            "groups",
+            groups,
+            f"must split the first dimension of {input_shape} evenly, "
+            f"more than one value to a group: {choices}",
+        )
+    return nn.Sequential(nn.GroupNorm(groups, input_shape[0], affine=False), *features)
+
+
+@register(
+    ModelCard(
+        name="mlp",
+        paper="none; a plain multilayer perceptron",
+        summary="flatten, fc for each hidden size, fc classes",
+        input_shape=(64,),
+        classes=10,
+        activation="tanh",
+        options=(Option("hidden", (64,), "the hidden layers' sizes, first to last"),),
+    )
+)
+def mlp(
+    *, classes: int, input_shape: Shape, activation: ActivationFactory, hidden: Any
+) -> nn.Module:
+    """Fully connected layers with an activation after each but the last."""
+    if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
+        raise OptionError("hidden", hidden, "must be one size or more, such as (64,) or (128, 64)")
+    layers: list[nn.Module] = [nn.Flatten()]
+    size = math.prod(input_shape)
+    for units in hidden:
+        layers += [nn.Linear(size, whole("hidden", units)), activation()]
+        size = int(units)
+    return nn.Sequential(*layers, nn.Linear(size, classes))

@@ -1,0 +1,135 @@
+"""`imdb-bilstm`: the five-layer recurrent network of DPIS, DPSUR and Ghosh & Das for IMDb.
+
+From the sequence to the classifier the papers say only that each layer keeps Keras' defaults
+(DPIS, section 5.2). Keras' bidirectional LSTM then returns one vector per review: the last state
+of each direction, side by side (32 + 32 values), with no masking of the padding. So does this one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reticent.errors import OptionError, whole
+from reticent.models.activations import ActivationFactory
+from reticent.models.registry import ModelCard, Option, register
+from reticent.models.shapes import Shape
+
+VOCABULARY = 20_000
+"""How many of the most common words the papers keep."""
+
+WIDTH = 100
+"""The length of a word's vector in the papers."""
+
+_TABLE_SEED = 20_000_100
+
+
+class BiLSTMClassifier(nn.Module):
+    """Frozen embedding, fc, bidirectional LSTM, fc, fc; from (B, T) word indexes to (B, classes).
+
+    Args:
+        vectors: one row for each word index; copied, and never trained.
+        classes: how many outputs.
+        activation: makes the activation after the second and the fourth layer.
+        projected: units of the fully connected layer under the LSTM.
+        units: LSTM units in each direction.
+        hidden: units of the fully connected layer above the LSTM.
+    """
+
+    def __init__(
+        self,
+        vectors: Tensor,
+        *,
+        classes: int,
+        activation: ActivationFactory,
+        projected: int = 32,
+        units: int = 32,
+        hidden: int = 16,
+    ) -> None:
+        super().__init__()
+        self.units = units
+        self.embedding = nn.Embedding.from_pretrained(vectors.detach().clone(), freeze=True)
+        self.projection = nn.Linear(vectors.shape[1], projected)
+        self.projection_activation = activation()
+        self.lstm = nn.LSTM(projected, units, batch_first=True, bidirectional=True)
+        self.hidden = nn.Linear(2 * units, hidden)
+        self.hidden_activation = activation()
+        self.classifier = nn.Linear(hidden, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the class scores of each row of word indexes."""
+        words = self.projection_activation(self.projection(self.embedding(tokens)))
+        states, _ = self.lstm(words)
+        # The forward direction ends at the last word, the backward direction at the first.
+        review = torch.cat([states[:, -1, : self.units], states[:, 0, self.units :]], dim=1)
+        return self.classifier(self.hidden_activation(self.hidden(review)))
+
+
+@register(
+    ModelCard(
+        name="imdb-bilstm",
+        paper="DPIS (Wei et al. 2022), Table 1; DPSUR (Fu et al. 2024), Table 7",
+        summary="frozen embedding 100, fc 32, bidirectional LSTM 32, fc 16, fc classes",
+        input_shape=(80,),
+        classes=2,
+        activation="relu",
+        options=(
+            Option("vectors", None, "word vectors, one row per index, such as GloVe's 100-d"),
+            Option("vocabulary", None, "how many word indexes; the rows of vectors, or 20000"),
+        ),
+        input_kind="tokens",
+        notes=(
+            "Without vectors the embedding is a fixed random table (the same for every seed, "
+            "index 0 a zero row for padding): good for trying things out, not for the papers' "
+            "accuracy, which needs GloVe.",
+            "The last state of each direction goes to the classifier; padding is not masked.",
+            "PyTorch's LSTM has two bias vectors where Keras has one: 256 more parameters.",
+        ),
+    )
+)
+def imdb_bilstm(
+    *,
+    classes: int,
+    input_shape: Shape,
+    activation: ActivationFactory,
+    vectors: Any,
+    vocabulary: int | None,
+) -> nn.Module:
+    """The IMDb network; 21,202 trained parameters, the embedding frozen."""
+    if len(input_shape) != 1:
+        raise OptionError(
+            "input_shape", input_shape, "imdb-bilstm takes word indexes: (words,), such as (80,)"
+        )
+    words = None if vocabulary is None else whole("vocabulary", vocabulary, least=2)
+    if vectors is None:
+        table = random_vectors(words or VOCABULARY)
+    else:
+        table = _as_table(vectors)
+        if words not in (None, len(table)):
+            raise OptionError(
+                "vocabulary", vocabulary, f"vectors has {len(table)} rows; leave vocabulary out"
+            )
+    return BiLSTMClassifier(table, classes=classes, activation=activation)
+
+
+def random_vectors(words: int, width: int = WIDTH) -> Tensor:
+    """Return the stand-in table: standard normal rows of a fixed seed, row 0 zero for padding."""
+    generator = torch.Generator().manual_seed(_TABLE_SEED)
+    table = torch.randn(words, width, generator=generator)
+    table[0] = 0
+    return table
+
+
+def _as_table(vectors: Any) -> Tensor:
+    hint = "must be a table of finite numbers, one row for each word index"
+    try:
+        table = torch.as_tensor(vectors, dtype=torch.get_default_dtype(), device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise OptionError("vectors", type(vectors).__name__, hint) from None
+    if table.ndim != 2 or 0 in table.shape:
+        raise OptionError("vectors", tuple(table.shape), hint)
+    if not bool(table.isfinite().all()):
+        raise OptionError("vectors", "a table holding NaN or infinity", hint)
+    return table

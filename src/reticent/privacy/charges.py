@@ -1,0 +1,186 @@
+"""What a release costs, as plain data.
+
+A charge knows its Rényi curve and, where it has one, its privacy-loss distribution, both for adding
+or removing one record. Accountants only add charges up. Gaussian events come from `dp-accounting`.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.rdp import RdpAccountant
+
+from reticent.errors import AccountingError, OptionError, between, positive
+
+Orders = tuple[float, ...]
+
+# A sum of `order` terms close to 1 loses about this much per term; the slack keeps the curve an
+# upper bound where its own value is as small as that.
+_ROUNDING_SLACK = 1e-15
+
+
+@dataclass(frozen=True)
+class Charge(ABC):
+    """The cost of one release."""
+
+    kind: ClassVar[str] = ""
+    kinds: ClassVar[dict[str, type[Charge]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.kind:
+            Charge.kinds[cls.kind] = cls
+
+    @abstractmethod
+    def rdp(self, orders: Orders) -> np.ndarray:
+        """Upper bounds on the Rényi divergence of each order, the larger of both directions."""
+
+    def pld(self, interval: float, count: int) -> pld.PrivacyLossDistribution | None:
+        """The privacy-loss distribution of `count` such releases, or None if it has none."""
+        return None
+
+    def covers(self, other: Charge) -> bool:
+        """Whether `other` is a post-processing of this charge's mechanism: never costlier."""
+        return self == other
+
+    def to_json(self) -> dict[str, Any]:
+        """The charge as JSON-ready data."""
+        return {"kind": self.kind, **asdict(self)}
+
+    @staticmethod
+    def from_json(data: Any) -> Charge:
+        """Read a charge back; unknown kinds and fields are refused, never ignored."""
+        if not isinstance(data, dict):
+            raise AccountingError(f"charge {data!r}: must be an object with a 'kind'")
+        values = dict(data)
+        kind = values.pop("kind", None)
+        if kind not in Charge.kinds:
+            raise AccountingError(
+                f"charge kind {kind!r} is unknown; known: {', '.join(sorted(Charge.kinds))}"
+            )
+        cls = Charge.kinds[kind]
+        expected = {field.name for field in fields(cls)}
+        if set(values) != expected:
+            raise AccountingError(
+                f"charge {kind!r} has fields {sorted(values)}, must have {sorted(expected)}"
+            )
+        return cls(**values)
+
+
+def _multiplier(option: str, value: float) -> float:
+    if value == 0:
+        raise OptionError(
+            option, value, "no noise means no guarantee; ask for a non-private run instead"
+        )
+    return positive(option, value)
+
+
+@dataclass(frozen=True)
+class SampledGaussian(Charge):
+    """Each record takes part with probability `rate`; the sum gets noise `multiplier`·sensitivity.
+
+    Formal guarantee: the Poisson-sampled Gaussian mechanism (Mironov, Talwar, Zhang 2019).
+    """
+
+    rate: float
+    multiplier: float
+    kind: ClassVar[str] = "sampled-gaussian"
+
+    def __post_init__(self) -> None:
+        between("rate", self.rate, 0, 1, open_low=True)
+        _multiplier("multiplier", self.multiplier)
+
+    def rdp(self, orders: Orders) -> np.ndarray:
+        """As the base class says."""
+        return _sampled_gaussian_rdp(float(self.rate), float(self.multiplier), tuple(orders))
+
+    def pld(self, interval: float, count: int) -> pld.PrivacyLossDistribution:
+        """As the base class says."""
+        if self.rate == 1:  # the sum of Gaussians is Gaussian: no convolution needed
+            return pld.from_gaussian_mechanism(
+                standard_deviation=self.multiplier / count**0.5,
+                value_discretization_interval=interval,
+            )
+        one = pld.from_gaussian_mechanism(
+            standard_deviation=self.multiplier,
+            sampling_prob=self.rate,
+            value_discretization_interval=interval,
+        )
+        return one.self_compose(count)
+
+    def covers(self, other: Charge) -> bool:
+        """A lower rate or a larger multiplier can be simulated from this mechanism's output."""
+        return (
+            isinstance(other, SampledGaussian)
+            and other.rate <= self.rate
+            and other.multiplier >= self.multiplier
+        )
+
+
+@dataclass(frozen=True)
+class NonPrivate(Charge):
+    """A use of the records without any guarantee; every ε over it is infinite."""
+
+    reason: str
+    kind: ClassVar[str] = "non-private"
+
+    def rdp(self, orders: Orders) -> np.ndarray:
+        """Infinite at every order."""
+        return np.full(len(orders), np.inf)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    # at some real orders dp-accounting's series does not converge; it says so for each, and leaves
+    # the order out as we do
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@lru_cache(maxsize=4096)
+def _sampled_gaussian_rdp(rate: float, multiplier: float, orders: Orders) -> np.ndarray:
+    asked = np.asarray(orders, dtype=float)
+    if rate == 1:
+        curve = asked / (2 * multiplier**2)
+    else:
+        # ln E[ratio^order] is convex in the order and 0 at order 1, so a chord between whole
+        # orders bounds it; dp-accounting's series for real orders adds absolute values and can be
+        # larger, or not converge.
+        below, above = np.floor(asked), np.ceil(asked)
+        whole = np.unique(np.concatenate([below, above]))
+        at_whole = dict(zip(whole, _log_moments(rate, multiplier, whole), strict=True))
+        share = asked - below
+        chord = (1 - share) * np.array([at_whole[k] for k in below])
+        chord += share * np.array([at_whole[k] for k in above])
+        real = below != above
+        chord[real] = np.minimum(chord[real], _log_moments(rate, multiplier, asked[real]))
+        curve = chord / (asked - 1)
+    curve.setflags(write=False)
+    return curve
+
+
+def _log_moments(rate: float, multiplier: float, orders: np.ndarray) -> np.ndarray:
+    """(order - 1) times the Rényi divergence; 0 at order 1."""
+    above = orders[orders > 1]
+    accountant = RdpAccountant(above)
+    with _quiet():
+        accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)))
+    # NaN orders are useless but harmless as +inf; left alone, a converter may read them as ε = 0.
+    curve = np.nan_to_num(np.asarray(accountant._rdp, dtype=float), nan=np.inf, posinf=np.inf)
+    moments = np.zeros(len(orders))
+    moments[orders > 1] = np.maximum(curve, 0) * (above - 1) + _ROUNDING_SLACK * above
+    return moments

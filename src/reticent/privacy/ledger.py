@@ -1,0 +1,358 @@
+"""The ledger: what was paid, for what, and the ε that follows from it.
+
+Append-only. It is charged before a release is made, refuses what the budget cannot afford, and
+serialises to a JSON file from which anyone can recompute ε.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from reticent.errors import AccountingError, BudgetError, finite, one_of, whole
+from reticent.privacy.accountants import (
+    ACCOUNTANTS,
+    Bill,
+    filter_epsilon,
+    has_pld,
+    pld_epsilon,
+    rdp_epsilon,
+)
+from reticent.privacy.budget import ADJACENCY, Budget
+from reticent.privacy.charges import Charge
+
+FORMAT = "reticent-ledger/1"
+MOST_RELEASES = 2**40  # a search that gets this far has found no limit
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line: `count` releases at `charge`, and what they paid for.
+
+    `adaptive` marks a charge whose size was chosen after seeing earlier releases. `within` is then
+    the charge planned for it before the run, if there was one: it must cover the real charge, and
+    it is what the accountants count.
+    """
+
+    charge: Charge
+    count: int
+    purpose: str
+    adaptive: bool = False
+    within: Charge | None = None
+
+    @property
+    def accounted(self) -> Charge:
+        """The charge that accountants add up."""
+        return self.charge if self.within is None else self.within
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as JSON-ready data."""
+        line: dict[str, Any] = {
+            "charge": self.charge.to_json(),
+            "count": self.count,
+            "purpose": self.purpose,
+            "adaptive": self.adaptive,
+        }
+        if self.within is not None:
+            line["within"] = self.within.to_json()
+        return line
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An ε one can quote: its δ, who computed it and what it protects."""
+
+    epsilon: float
+    delta: float
+    accountant: str
+    adjacency: str = ADJACENCY
+    guarantee: str = "differential-privacy"
+
+    def to_json(self) -> dict[str, Any]:
+        """The statement as JSON-ready data; an infinite ε is null and guarantees nothing."""
+        bounded = math.isfinite(self.epsilon)
+        return {
+            "epsilon": self.epsilon if bounded else None,
+            "delta": self.delta,
+            "accountant": self.accountant,
+            "adjacency": self.adjacency,
+            "guarantee": self.guarantee if bounded else "none",
+        }
+
+
+class Ledger:
+    """An append-only list of charges.
+
+    Args:
+        budget: What may be spent; without one, charges are recorded and never refused.
+        filter_order: The single Rényi order of a privacy filter, fixed now. Needed as soon as a
+            charge depends on earlier releases.
+
+    Example:
+        >>> from reticent.privacy import Budget, Ledger, SampledGaussian
+        >>> ledger = Ledger(Budget(epsilon=3, delta=1e-5))
+        >>> ledger.charge(SampledGaussian(rate=0.01, multiplier=1.0), "training", count=100)
+        >>> ledger.epsilon(1e-5) < 3
+        True
+    """
+
+    def __init__(self, budget: Budget | None = None, *, filter_order: float | None = None) -> None:
+        if filter_order is not None and finite("filter_order", filter_order) <= 1:
+            raise AccountingError(f"filter_order = {filter_order!r}: must be greater than 1")
+        self.budget = budget
+        self.filter_order = filter_order
+        self._entries: list[Entry] = []
+        self._notes: list[str] = []
+        self._capacity: dict[tuple[Charge, ...], tuple[dict[Any, int], int]] = {}
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The lines so far, in order of first appearance."""
+        return tuple(self._entries)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Assumptions a reader must know, such as a data set size treated as public."""
+        return tuple(self._notes)
+
+    def note(self, text: str) -> None:
+        """Add an assumption; saying it twice records it once."""
+        if text not in self._notes:
+            self._notes.append(text)
+
+    # -- accounting ---------------------------------------------------------------------------
+
+    def _bill(self, extra: Bill = ()) -> Bill:
+        counts: dict[Charge, int] = {}
+        for charge, count in (*((e.accounted, e.count) for e in self._entries), *extra):
+            counts[charge] = counts.get(charge, 0) + count
+        return tuple((charge, count) for charge, count in counts.items() if count)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether some charge depended on earlier releases and no plan covers it."""
+        return any(entry.adaptive and entry.within is None for entry in self._entries)
+
+    def epsilon(self, delta: float, accountant: str | None = None) -> float:
+        """An upper bound on ε at `delta`; by default the tightest that is valid here."""
+        return self.statement(delta, accountant).epsilon
+
+    def statement(self, delta: float, accountant: str | None = None) -> Statement:
+        """ε with the accountant that proved it. Refuses an accountant that proves nothing here."""
+        Budget(epsilon=1, delta=delta)  # δ is checked there
+        return self._state(self._bill(), delta, accountant)
+
+    def _state(self, bill: Bill, delta: float, accountant: str | None) -> Statement:
+        if accountant is not None:
+            one_of("accountant", accountant, ACCOUNTANTS)
+        if self.adaptive and accountant not in (None, "filter"):
+            raise AccountingError(
+                f"accountant = {accountant!r}: charges here depend on earlier releases, which only "
+                "the filter at an order fixed beforehand covers; use accountant 'filter'"
+            )
+        if accountant == "filter" or self.adaptive:
+            if self.filter_order is None:
+                raise AccountingError(
+                    "accountant = 'filter': the ledger was opened without a filter_order"
+                )
+            return Statement(filter_epsilon(bill, delta, self.filter_order), delta, "filter")
+        if accountant == "rdp" or not has_pld(bill):
+            if accountant == "pld" and bill:
+                return Statement(pld_epsilon(bill, delta), delta, "pld")
+            return Statement(rdp_epsilon(bill, delta), delta, "rdp")
+        by_pld = Statement(pld_epsilon(bill, delta), delta, "pld")
+        if accountant == "pld":
+            return by_pld
+        # near the rounding floor of the FFT (tiny δ) the Rényi bound is the smaller of the two
+        by_rdp = Statement(rdp_epsilon(bill, delta), delta, "rdp")
+        return by_rdp if by_rdp.epsilon < by_pld.epsilon else by_pld
+
+    # -- spending -----------------------------------------------------------------------------
+
+    def epsilon_with(self, charge: Charge, count: int, accountant: str | None = None) -> float:
+        """ε at the budget's δ if `count` releases at `charge` were added; nothing is recorded."""
+        if self.budget is None:
+            raise BudgetError("the ledger has no budget to read a delta from")
+        bill = self._bill(((charge, count),))
+        return self._state(bill, self.budget.delta, accountant).epsilon
+
+    def capacity(self, charges: Charge | Sequence[Charge], accountant: str | None = None) -> int:
+        """How many more releases at these charges the budget affords (the ledger needs one)."""
+        if self.budget is None:
+            raise BudgetError("the ledger has no budget, so its capacity has no limit")
+        bundle = (charges,) if isinstance(charges, Charge) else tuple(charges)
+        if accountant is not None:
+            return self._search_capacity(bundle, self.budget, accountant)
+        counts = dict(self._bill())
+        known = self._capacity.get(bundle)
+        if known is not None:
+            base, room = known
+            used = counts.get(bundle[0], 0) - base.get(bundle[0], 0)
+            expected = dict(base)
+            for charge in bundle:
+                expected[charge] = expected.get(charge, 0) + used
+            if {k: v for k, v in expected.items() if v} == counts:
+                return max(room - used, 0)
+        room = self._search_capacity(bundle, self.budget, None)
+        self._capacity[bundle] = (counts, room)
+        return room
+
+    def _search_capacity(
+        self, bundle: tuple[Charge, ...], budget: Budget, accountant: str | None
+    ) -> int:
+        def fits(count: int, by: str | None) -> bool:
+            bill = self._bill(tuple((charge, count) for charge in bundle))
+            return self._state(bill, budget.delta, by).epsilon <= budget.epsilon
+
+        def search(start: int, by: str | None) -> int:
+            if not fits(start, by):
+                low, high = 0, start
+            else:
+                low, high = start, start + max(start // 4, 1)
+                while fits(high, by):
+                    low, high = high, high * 2
+                    if high > MOST_RELEASES:
+                        return low
+            while high - low > 1:  # low fits (or is 0), high does not
+                middle = (low + high) // 2
+                low, high = (middle, high) if fits(middle, by) else (low, middle)
+            return low
+
+        if accountant is not None or self.adaptive:
+            return search(1, accountant)
+        # Rényi curves answer in microseconds and bracket the slower, tighter search.
+        return search(max(search(1, "rdp"), 1), None)
+
+    def affords(self, charges: Charge | Sequence[Charge], count: int = 1) -> bool:
+        """Whether `count` more releases stay within the budget; True where there is no budget."""
+        return self.budget is None or self.capacity(charges) >= count
+
+    def pay(self, bundle: Sequence[tuple[Charge, str]]) -> None:
+        """Pay for one release that costs several charges, each with its purpose: all or nothing."""
+        charges = tuple(charge for charge, _ in bundle)
+        if not self.affords(charges):
+            raise self._refusal(charges, ", ".join(purpose for _, purpose in bundle))
+        for charge, purpose in bundle:
+            self._entries = self._merged(Entry(charge, 1, purpose))
+
+    def charge(
+        self,
+        charge: Charge,
+        purpose: str,
+        *,
+        count: int = 1,
+        adaptive: bool = False,
+        within: Charge | None = None,
+    ) -> None:
+        """Pay for `count` releases that are about to be made.
+
+        Raises:
+            BudgetError: The budget does not afford it; nothing is recorded and nothing may be
+                released.
+            AccountingError: An adaptive charge with neither a filter order nor a covering plan.
+        """
+        whole("count", count, least=1)
+        entry = Entry(charge, count, purpose, adaptive, within)
+        self._check(entry)
+        merged = self._merged(entry)
+        if self.budget is None:
+            allowed = True
+        elif adaptive and within is None:
+            # the filter: at the fixed order, the sum so far plus this charge
+            trial = self._copy_with(merged)
+            allowed = trial.epsilon(self.budget.delta) <= self.budget.epsilon
+        else:
+            allowed = self.affords(entry.accounted, count)
+        if not allowed:
+            raise self._refusal((charge,) * count, purpose)
+        self._entries = merged
+
+    def _check(self, entry: Entry) -> None:
+        if entry.within is not None and not entry.within.covers(entry.charge):
+            raise AccountingError(f"{entry.charge} is not covered by the planned {entry.within}")
+        if entry.adaptive and entry.within is None and self.filter_order is None:
+            raise AccountingError(
+                f"{entry.charge} depends on earlier releases: open the ledger with a "
+                "filter_order, or name the charge planned for it beforehand (within=...)"
+            )
+
+    def _refusal(self, charges: Sequence[Charge], purpose: str) -> BudgetError:
+        assert self.budget is not None
+        return BudgetError(
+            f"epsilon = {self.budget.epsilon:g} at delta = {self.budget.delta:g}: "
+            f"{len(charges)} more charge(s) of {charges[0]} for {purpose!r} would exceed it"
+        )
+
+    def _merged(self, entry: Entry) -> list[Entry]:
+        lines = list(self._entries)
+        for position, line in enumerate(lines):
+            if replace(line, count=entry.count) == entry:
+                lines[position] = replace(line, count=line.count + entry.count)
+                return lines
+        return [*lines, entry]
+
+    def _copy_with(self, entries: list[Entry]) -> Ledger:
+        copy = Ledger(self.budget, filter_order=self.filter_order)
+        copy._entries = entries
+        return copy
+
+    # -- files --------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything needed to recompute ε."""
+        return {
+            "format": FORMAT,
+            "adjacency": ADJACENCY,
+            "budget": None if self.budget is None else self.budget.to_json(),
+            "filter_order": self.filter_order,
+            "entries": [entry.to_json() for entry in self._entries],
+            "notes": list(self._notes),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Ledger:
+        """Read a ledger back, refusing anything that is not exactly one."""
+        try:
+            if data["format"] != FORMAT:
+                raise AccountingError(f"format {data['format']!r}: must be {FORMAT!r}")
+            if data["adjacency"] != ADJACENCY:
+                raise AccountingError(f"adjacency {data['adjacency']!r}: must be {ADJACENCY!r}")
+            budget = None if data["budget"] is None else Budget(**data["budget"])
+            ledger = cls(budget, filter_order=data["filter_order"])
+            for line in data["entries"]:
+                within = line.get("within")
+                entry = Entry(
+                    charge=Charge.from_json(line["charge"]),
+                    count=whole("count", line["count"], least=1),
+                    purpose=str(line["purpose"]),
+                    adaptive=bool(line["adaptive"]),
+                    within=None if within is None else Charge.from_json(within),
+                )
+                ledger._check(entry)
+                ledger._entries.append(entry)
+            for text in data["notes"]:
+                ledger.note(str(text))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise AccountingError(f"not a ledger: {type(error).__name__} at {error}") from None
+        return ledger
+
+    def save(self, path: str | Path) -> None:
+        """Write the JSON form."""
+        Path(path).write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Ledger:
+        """Read a ledger file, or the ledger inside a `run.json`."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise AccountingError(f"ledger {str(path)!r}: {error.strerror}") from None
+        except ValueError as error:
+            raise AccountingError(f"ledger {str(path)!r} is not JSON: {error}") from None
+        if isinstance(data, dict) and isinstance(data.get("ledger"), dict):
+            data = data["ledger"]
+        return cls.from_json(data)

@@ -1,0 +1,62 @@
+"""How many releases, and with how much noise: settled before the first one."""
+
+from __future__ import annotations
+
+from reticent.errors import BudgetError, OptionError, positive, whole
+from reticent.methods.base import Method
+from reticent.privacy import Budget, Ledger
+
+
+def plan(
+    method: Method,
+    budget: Budget | None,
+    n: int,
+    steps: int | None,
+    epochs: float | None,
+    ledger: Ledger,
+) -> tuple[Method, int]:
+    """Settle the number of releases and the noise, from public numbers alone."""
+    if steps is not None and epochs is not None:
+        raise OptionError("epochs", epochs, "steps is given too; give one of them")
+    if epochs is not None:
+        batch = getattr(method, "batch", None)
+        if batch is None:
+            raise OptionError("epochs", epochs, f"{method.name} has no batch; give steps")
+        steps = max(round(positive("epochs", epochs) * n / batch), 1)
+    if steps is not None:
+        whole("steps", steps, least=0)
+    noise = getattr(method, "noise", None)
+    if budget is None:
+        if noise is None or noise != 0:
+            raise OptionError(
+                "budget", None, "must be given; only a method with noise = 0 runs without one"
+            )
+        if steps is None:
+            raise OptionError("steps", None, "must be given for a run without a budget")
+        return method, steps
+    if noise == 0:
+        raise OptionError(
+            "noise", 0, "gives no guarantee, so it cannot keep a budget; leave the budget out"
+        )
+    if noise is None:
+        if steps is None:
+            raise OptionError("steps", None, "give steps or epochs, or the method's noise")
+        return method.calibrated(budget, n, steps, ledger), steps
+    afforded = ledger.capacity(tuple(charge for charge, _ in method.price(n)))
+    if steps is None:
+        steps = _some(afforded, budget, noise)
+    if steps > afforded:
+        raise BudgetError(
+            f"steps = {steps}: epsilon = {budget.epsilon:g} at delta = {budget.delta:g} affords "
+            f"{afforded} at noise = {noise:g}; ask for fewer, or leave noise out to have it set"
+        )
+    return method, steps
+
+
+def _some(afforded: int, budget: Budget, noise: float) -> int:
+    if afforded:
+        return afforded
+    raise BudgetError(
+        f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g} affords no release at noise "
+        f"= {noise:g}; use more noise, a smaller batch or a larger epsilon"
+    )

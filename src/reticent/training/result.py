@@ -1,0 +1,121 @@
+"""What a training produced, and its folder: `run.json` and `model.safetensors`."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import nn
+
+from reticent.errors import CheckpointError
+from reticent.privacy import Budget, Ledger, Statement
+from reticent.training.files import write_atomically, write_json
+
+RUN_FORMAT = "reticent-run/1"
+RUN_FILE, MODEL_FILE = "run.json", "model.safetensors"
+
+
+def versions() -> dict[str, str]:
+    """The versions a reader needs to run this again."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in ("reticent", "numpy", "scipy", "dp-accounting"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # running from a source tree
+            found[name] = "unknown"
+    return found
+
+
+@dataclass
+class Result:
+    """A trained model with the ledger that says what it cost.
+
+    Nothing in here holds the coins' key or any private diagnostic; `save` writes all of it.
+    """
+
+    model: nn.Module
+    ledger: Ledger
+    budget: Budget | None
+    method: dict[str, Any]
+    guarantee: str
+    steps: int
+    metrics: list[dict[str, float]]
+    seconds: float
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=versions)
+
+    @property
+    def statement(self) -> Statement:
+        """ε at the budget's δ (1e-5 for a run without a budget), with the accountant's name."""
+        delta = 1e-5 if self.budget is None else self.budget.delta
+        return self.ledger.statement(delta)
+
+    @property
+    def epsilon(self) -> float:
+        """The ε spent: an upper bound, infinite for a run without a guarantee."""
+        return self.statement.epsilon
+
+    @property
+    def accuracy(self) -> float | None:
+        """The last accuracy measured on held-out records, if any was."""
+        return next((m["accuracy"] for m in reversed(self.metrics) if "accuracy" in m), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `run.json` holds."""
+        statement = self.statement.to_json()
+        return {
+            "format": RUN_FORMAT,
+            "guarantee": self.guarantee if statement["epsilon"] is not None else "none",
+            "statement": statement,
+            "budget": None if self.budget is None else self.budget.to_json(),
+            "method": self.method,
+            "steps": self.steps,
+            "metrics": self.metrics,
+            "seconds": round(self.seconds, 3),
+            "config": self.config,
+            "versions": self.versions,
+            "ledger": self.ledger.to_json(),
+        }
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `model.safetensors`, then `run.json`: where the latter stands, both are whole."""
+        folder = Path(folder)
+        tensors = {
+            name: value.detach().cpu().clone().contiguous()
+            for name, value in self.model.state_dict().items()
+        }
+        write_atomically(folder / MODEL_FILE, save(tensors))
+        write_json(folder / RUN_FILE, self.to_json())
+        return folder
+
+
+def read_run(folder: str | Path) -> dict[str, Any]:
+    """The contents of a run folder's `run.json`."""
+    path = Path(folder) / RUN_FILE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"run {str(path)!r}: {error.strerror}") from None
+    except ValueError as error:
+        raise CheckpointError(f"run {str(path)!r} is not JSON: {error}") from None
+    if not isinstance(data, dict) or data.get("format") != RUN_FORMAT:
+        raise CheckpointError(f"run {str(path)!r}: not in format {RUN_FORMAT!r}")
+    return data
+
+
+def load_weights(model: nn.Module, folder: str | Path) -> nn.Module:
+    """Load a saved run's weights into a model of the same architecture."""
+    path = Path(folder) / MODEL_FILE
+    try:
+        model.load_state_dict(load_file(path))
+    except FileNotFoundError:
+        raise CheckpointError(f"{str(path)!r} does not exist") from None
+    except Exception as error:
+        raise CheckpointError(f"{str(path)!r} cannot be loaded: {error}") from error
+    return model

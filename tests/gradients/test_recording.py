@@ -1,0 +1,448 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+from reticent.errors import ModelError
+from reticent.gradients import clipped_sum
+
+from .oracle import agrees, close, flat_sum, gradients, norms_of, snapshot, unchanged
+
+CE = nn.CrossEntropyLoss()
+
+
+def batch(size=5, width=4):
+    torch.manual_seed(1)
+    return torch.randn(size, width, dtype=torch.float64), torch.randint(0, 3, (size,))
+
+
+def falls_back(model, x, y, *words):
+    """Auto gives the oracle's answer by the reference; fast refuses and names the culprit."""
+    rows = gradients(model, CE, x, y)
+    before = snapshot(model)
+    result = clipped_sum(model, CE, x, y, 0.1)
+    assert result.path == "reference"
+    close(result.norms, norms_of(rows), 1e-9)
+    for name, value in flat_sum(rows, 0.1).items():
+        close(result.grads[name], value, 1e-9, name)
+    with pytest.raises(ModelError) as caught:
+        clipped_sum(model, CE, x, y, 0.1, path="fast")
+    for word in words:
+        assert word in str(caught.value)
+        assert word in result.reason
+    unchanged(model, before)
+
+
+class LoRA(nn.Linear):
+    """A frozen linear layer with a trained low-rank correction."""
+
+    def __init__(self, inner, outer, rank=2):
+        super().__init__(inner, outer)
+        self.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(rank, inner))
+        self.up = nn.Parameter(torch.randn(outer, rank))
+
+    def forward(self, x):
+        return super().forward(x) + x @ self.down.T @ self.up.T
+
+
+def test_lora_subclass_of_linear():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), LoRA(6, 3)).double()
+    x, y = batch()
+    agrees(model, CE, x, y)
+    assert "2.down" in clipped_sum(model, CE, x, y, 1.0).grads
+    assert "2.weight" not in clipped_sum(model, CE, x, y, 1.0).grads
+
+
+def test_a_subclass_that_keeps_forward_uses_the_rule():
+    class Named(nn.Linear):
+        label = "mine"
+
+    torch.manual_seed(0)
+    agrees(nn.Sequential(Named(4, 3)).double(), CE, *batch())
+
+
+def test_a_subclass_with_its_own_forward_is_not_taken_for_its_parent():
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    class Standardised(nn.Conv1d):
+        def forward(self, x):
+            return self._conv_forward(x, self.weight - self.weight.mean(), self.bias)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        Doubled(4, 6), nn.Tanh(), nn.Unflatten(1, (2, 3)), Standardised(2, 2, 2), nn.Flatten()
+    )
+    agrees(model.double(), CE, *batch())
+
+
+def test_custom_module_with_its_own_parameters():
+    class Gate(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.randn(6))
+            self.inner = nn.Linear(6, 6)
+            self.unused = nn.Parameter(torch.randn(2))
+
+        def forward(self, x):
+            return x * torch.sigmoid(self.inner(x)) * self.scale
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), Gate(), nn.PReLU(), nn.Linear(6, 3)).double()
+    agrees(model, CE, *batch())
+
+
+def test_stray_parameter_in_the_model_itself():
+    class Tagged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cls = nn.Parameter(torch.randn(1, 1, 4))
+            self.mix, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            h = torch.cat([self.cls.expand(len(x), -1, -1), x.unsqueeze(1)], 1)
+            return self.head(torch.tanh(self.mix(h)).mean(1))
+
+    torch.manual_seed(0)
+    falls_back(Tagged().double(), *batch(), "cls")
+
+
+def test_parameter_used_outside_its_module():
+    class Escapes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(torch.tanh(self.layer(x)) + F.linear(x, self.layer.weight))
+
+    torch.manual_seed(0)
+    falls_back(Escapes().double(), *batch(), "layer.weight", "outside")
+
+
+def test_parameter_penalised_in_the_loss_is_not_missed():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3)).double()
+
+    def penalised(output, target):
+        return CE(output, target) + model[0].weight.square().sum()
+
+    for path in ("auto", "fast", "reference"):
+        with pytest.raises(ModelError, match=r"penalty|outside"):
+            clipped_sum(model, penalised, *batch(), 1.0, path=path)
+
+
+def test_tied_linear_layers_and_reused_modules():
+    class Reused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+            self.b.weight = self.a.weight
+            self.c.bias = self.a.bias
+            self.norm = nn.LayerNorm(4)
+            self.conv = nn.Conv1d(1, 1, 3, padding=1)
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            h = self.norm(torch.tanh(self.a(x)))
+            h = self.norm(self.b(h)) + x
+            h = self.a(torch.stack([h, x], 1)).sum(1)
+            h = self.conv(self.conv(h.unsqueeze(1)).tanh()).squeeze(1)
+            return self.head(self.c(h))
+
+    torch.manual_seed(0)
+    model = Reused().double()
+    agrees(model, CE, *batch())
+    assert "b.weight" not in clipped_sum(model, CE, *batch(), 1.0).grads
+
+
+def test_weight_tied_between_different_kinds_of_layer():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.group = nn.LayerNorm(4), nn.GroupNorm(2, 4)
+            self.group.weight = self.norm.weight
+            self.conv, self.other = nn.Conv1d(4, 4, 1), nn.Conv1d(4, 4, 1, stride=2)
+            self.other.weight = self.conv.weight
+            self.head = nn.Linear(4, 3)
+            self.lora = LoRA(4, 4)
+            self.lora.bias = self.norm.bias
+
+        def forward(self, x):
+            h = self.group(torch.tanh(self.norm(x)))
+            seq = torch.stack([h, x, h * x], 2)
+            h = self.conv(seq).mean(2) + self.other(seq).sum(2)
+            return self.head(self.lora(h))
+
+    torch.manual_seed(0)
+    model = Mixed().double()
+    agrees(model, CE, *batch())
+
+
+def test_one_module_under_two_names():
+    torch.manual_seed(0)
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.Tanh(), shared, nn.ReLU(inplace=True), nn.Linear(4, 3))
+    agrees(model.double(), CE, *batch())
+
+
+class Holder(nn.Module):
+    """Has a parameter of its own and uses a layer that belongs to someone else, too."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.scale = nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x)) * self.scale + self.layer(x * 2)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.Sequential(nn.LayerNorm(4))])
+def test_a_layer_shared_with_a_custom_module_is_counted_once(first, layer):
+    torch.manual_seed(0)
+    parts = [layer, Holder(layer)]
+    model = nn.Sequential(*(parts if first else parts[::-1]), nn.Linear(4, 3)).double()
+    if first:
+        agrees(model, CE, *batch())
+    else:
+        falls_back(model, *batch(), "outside")
+
+
+def test_a_shared_layer_used_only_inside():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.holder = Holder(self.layer)
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.holder(x))
+
+    torch.manual_seed(0)
+    agrees(Twice().double(), CE, *batch())
+
+
+def test_a_custom_module_that_registers_a_layer_twice():
+    class Aliased(Holder):
+        def __init__(self, layer):
+            super().__init__(layer)
+            self.alias = layer
+            self.register_buffer("shift", torch.ones(4))
+            self.tied = nn.Linear(4, 4)
+            self.tied.weight = layer.weight
+
+        def forward(self, x):
+            return super().forward(x) + self.tied(self.alias(x)) + self.shift
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), Aliased(nn.Linear(4, 4)), nn.Linear(4, 3)).double()
+    agrees(model, CE, *batch())
+
+
+def test_layers_run_under_vmap_by_the_model_itself():
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(torch.vmap(self.layer)(x))
+
+    torch.manual_seed(0)
+    falls_back(Mapped().double(), *batch(), "layer", "torch.func")
+
+
+def test_residual_connections_and_in_place_sums():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            h = self.a(x)
+            h += x
+            h = h + self.b(F.relu(h))
+            h *= 2
+            out = self.head(h)
+            out[:, 0] += 1
+            return out
+
+    torch.manual_seed(0)
+    agrees(Residual().double(), CE, *batch())
+
+
+@pytest.mark.parametrize("path", ["auto", "fast"])
+def test_an_input_modified_after_it_was_read(path):
+    class Overwrites(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            h = self.a(x)
+            out = self.b(h)
+            h.add_(1)
+            return out
+
+    model = Overwrites().double()
+    before = snapshot(model)
+    with pytest.raises(ModelError, match=r"'b' .* modified in place"):
+        clipped_sum(model, CE, *batch(), 1.0, path=path)
+    unchanged(model, before)
+
+
+def test_part_of_the_model_without_gradients():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            with torch.no_grad():
+                h = self.a(x)
+            return self.b(h)
+
+    torch.manual_seed(0)
+    model = Half().double()
+    agrees(model, CE, *batch())
+    assert (clipped_sum(model, CE, *batch(), 1.0).grads["a.weight"] == 0).all()
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.block = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 4))
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        h = checkpoint(self.block, self.first(x), use_reentrant=self.reentrant)
+        return self.head(h)
+
+
+def test_checkpointing():
+    torch.manual_seed(0)
+    agrees(Checkpointed(False).double(), CE, *batch(), paths=("fast",))
+    model = Checkpointed(True).double()
+    before = snapshot(model)
+    with pytest.raises(ModelError, match="use_reentrant=False"):
+        clipped_sum(model, CE, *batch(), 1.0)
+    unchanged(model, before)
+
+
+def test_parametrized_modules_are_differentiated_as_a_whole():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        parametrizations.weight_norm(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 3)
+    ).double()
+    agrees(model, CE, *batch())
+
+
+def test_custom_modules_the_fast_path_cannot_run():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(4))
+
+        def forward(self, a, b):
+            return a * self.w + b
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.two, self.head = Two(), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.two(x, x * 2))
+
+    torch.manual_seed(0)
+    falls_back(Model().double(), *batch(), "two", "one tensor")
+
+
+def test_randomness_in_a_custom_module_is_not_drawn_twice():
+    class Noisy(nn.Module):
+        def __init__(self, functional):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(4))
+            self.drop = nn.Identity() if functional else nn.Dropout(0.5)
+            self.functional = functional
+
+        def forward(self, x):
+            x = F.dropout(x, 0.5) if self.functional else self.drop(x)
+            return x * self.w
+
+    x, y = batch()
+    for functional in (True, False):
+        model = nn.Sequential(Noisy(functional), nn.Linear(4, 3)).double()
+        result = clipped_sum(model, CE, x, y, 1.0)
+        assert result.path == "reference"
+        assert "random" in result.reason
+    model = nn.Sequential(Noisy(False), nn.Linear(4, 3)).double().eval()
+    agrees(model, CE, x, y)
+
+
+def test_a_layer_fed_more_rows_than_examples():
+    class Merged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.b(torch.tanh(self.a(x.reshape(-1, 2))).reshape(len(x), 4))
+
+    torch.manual_seed(0)
+    falls_back(Merged().double(), *batch(), "'a'", "dimension 0")
+
+
+def test_an_overridden_forward_is_respected_and_kept():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)).double()
+    plain = model[0].forward
+    model[0].forward = lambda x: plain(x) * 2
+    mine = model[0].forward
+    agrees(model, CE, *batch())
+    assert model[0].forward is mine
+
+
+def test_direct_calls_of_forward_are_seen():
+    class Direct(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.b.forward(torch.tanh(self.a.forward(x)))
+
+    torch.manual_seed(0)
+    agrees(Direct().double(), CE, *batch())
+
+
+def test_other_layers_without_a_rule():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Unflatten(1, (1, 2, 2)),
+        nn.ConvTranspose2d(1, 3, 2),
+        nn.PReLU(3),
+        nn.Flatten(),
+        nn.Linear(27, 3),
+    ).double()
+    agrees(model, CE, *batch())
+
+
+def test_dropout_is_drawn_once_and_differs_between_examples():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 3)).double()
+    x, y = torch.ones(2, 4, dtype=torch.float64), torch.tensor([1, 1])
+    for path in ("fast", "reference"):
+        norms = clipped_sum(model, CE, x, y, 1.0, path=path).norms
+        assert norms[0] != norms[1]

@@ -1,0 +1,188 @@
+"""The numbers the papers' tables imply, worked out by hand beside each model."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from reticent import models
+from reticent.errors import OptionError
+from reticent.models.text import random_vectors
+
+
+def count(name: str, *, classes: int | None = None, shape: Any = None, **options: Any) -> int:
+    card = models.describe(name)
+    model = models.build(
+        name, classes=classes or card.classes, input_shape=shape or card.input_shape, **options
+    )
+    return models.parameter_counts(model)[0]
+
+
+def test_mnist_cnn() -> None:
+    conv1 = 16 * 1 * 8 * 8 + 16  # 28 -> 13 -> pool 12
+    conv2 = 32 * 16 * 4 * 4 + 32  # 12 -> 5 -> pool 4
+    fc1, fc2 = 32 * 4 * 4 * 32 + 32, 32 * 10 + 10
+    assert conv1 + conv2 + fc1 + fc2 == 26_010
+    assert count("mnist-cnn") == 26_010
+    assert count("mnist-cnn", classes=3) == 26_010 - 7 * 33
+    outputs = [row.output for row in _layers("mnist-cnn") if row.kind in ("Conv2d", "MaxPool2d")]
+    assert outputs == [(16, 13, 13), (16, 12, 12), (32, 5, 5), (32, 4, 4)]
+
+
+def test_cifar_cnn() -> None:
+    channels = [3, 32, 32, 64, 64, 128, 128]
+    convs = sum(9 * a * b + b for a, b in pairwise(channels))
+    expected = convs + 128 * 4 * 4 * 128 + 128 + 128 * 10 + 10
+    assert expected == 550_570
+    assert count("cifar-cnn") == expected
+
+
+def test_digits_cnn() -> None:
+    expected = (9 * 16 + 16) + (9 * 16 * 16 + 16) + (16 * 4 * 4 * 10 + 10)
+    assert count("digits-cnn") == expected == 5_050
+
+
+def test_imdb_bilstm() -> None:
+    one_direction = 4 * 32 * (32 + 32) + 2 * 4 * 32
+    expected = (100 * 32 + 32) + 2 * one_direction + (64 * 16 + 16) + (16 * 2 + 2)
+    assert expected == 21_202
+    model = models.build("imdb-bilstm", classes=2, input_shape=(80,))
+    assert models.parameter_counts(model) == (expected, 20_000 * 100)
+
+
+def test_dense() -> None:
+    assert count("linear") == 600 * 100 + 100
+    assert count("linear", shape=(1, 8, 8), classes=10) == 650
+    assert count("linear-head") == 512 * 10 + 10
+    assert count("linear-head", shape=(81, 8, 8), groups=27) == 81 * 64 * 10 + 10
+    assert count("mlp", hidden=(20, 30)) == (64 * 20 + 20) + (20 * 30 + 30) + (30 * 10 + 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "width", "classes", "expected"),
+    [("wrn-16-4", 16, 4, 10, 2_751_562), ("wrn-28-2", 28, 2, 100, 1_481_476)],
+)
+@pytest.mark.parametrize("standardize", [False, True])
+def test_wide_resnets(
+    name: str, depth: int, width: int, classes: int, expected: int, standardize: bool
+) -> None:
+    def conv(a: int, b: int, k: int) -> int:
+        return a * b * k * k + b + (b if standardize else 0)  # weights, bias, gain
+
+    total, before = conv(3, 16, 3), 16
+    for filters in (16 * width, 32 * width, 64 * width):
+        total += 2 * before + conv(before, filters, 1)  # the skip
+        total += 2 * before + conv(before, filters, 3) + 2 * filters + conv(filters, filters, 3)
+        later = (depth - 4) // 6 - 1
+        total += later * 2 * (2 * filters + conv(filters, filters, 3))
+        before = filters
+    total += 2 * before + before * classes + classes
+    assert count(name, standardize=standardize) == total
+    if not standardize:
+        assert total == expected
+
+
+@pytest.mark.parametrize(("name", "convs"), [("wrn-16-4", 13), ("wrn-28-2", 25)])
+def test_wide_resnet_depth_counts_its_3x3_layers(name: str, convs: int) -> None:
+    model = _usual(name)
+    kernels = [m.kernel_size for m in model.modules() if isinstance(m, nn.Conv2d)]
+    assert kernels.count((3, 3)) == convs  # and the head makes a multiple of six and four
+    assert kernels.count((1, 1)) == 3
+    norms = [m for m in model.modules() if isinstance(m, nn.GroupNorm)]
+    assert {m.num_groups for m in norms} == {16}
+
+
+def test_wide_resnet_halves_twice() -> None:
+    outputs = {row.output for row in _layers("wrn-16-4") if row.kind == "Conv2d"}
+    assert outputs == {(16, 32, 32), (64, 32, 32), (128, 16, 16), (256, 8, 8)}
+
+
+def test_standardized_filters_have_no_mean_and_unit_norm() -> None:
+    torch.manual_seed(0)
+    conv = models.StandardizedConv2d(4, 5, 3, padding=1)
+    filters = conv.filters()
+    torch.testing.assert_close(filters.mean(dim=(1, 2, 3)), torch.zeros(5), rtol=0, atol=1e-6)
+    torch.testing.assert_close(filters.flatten(1).norm(dim=1), torch.ones(5))
+    shifted = models.StandardizedConv2d(4, 5, 3, padding=1)
+    shifted.weight.data = 3 * conv.weight.data + 7
+    x = torch.randn(2, 4, 6, 6)
+    torch.testing.assert_close(shifted(x), conv(x), rtol=1e-4, atol=1e-5)
+    assert not isinstance(conv, nn.Conv2d)  # so that no rule for nn.Conv2d takes it
+    assert "kernel_size=(3, 3)" in repr(conv)
+
+
+def test_linear_head_normalises_each_group_without_parameters() -> None:
+    model = models.build("linear-head", classes=2, input_shape=(6, 4, 4), groups=3)
+    assert [name for name, _ in model.named_parameters()] == ["2.weight", "2.bias"]
+    x = 5 + 3 * torch.randn(2, 6, 4, 4)
+    assert isinstance(model, nn.Sequential)
+    grouped = model[0](x).reshape(2, 3, -1)
+    torch.testing.assert_close(grouped.mean(2), torch.zeros(2, 3), rtol=0, atol=1e-5)
+    torch.testing.assert_close(grouped.var(2, correction=0), torch.ones(2, 3), rtol=1e-3, atol=1e-3)
+
+
+def test_bilstm_reads_the_last_state_of_each_direction() -> None:
+    model = models.build("imdb-bilstm", classes=2, input_shape=(7,), vocabulary=50)
+    assert isinstance(model, models.BiLSTMClassifier)
+    tokens = torch.randint(0, 50, (3, 7))
+    words = model.projection(model.embedding(tokens)).relu()
+    _, (last, _) = model.lstm(words)
+    review = torch.cat([last[0], last[1]], dim=1)
+    expected = model.classifier(model.hidden(review).relu())
+    torch.testing.assert_close(model(tokens), expected)
+
+
+def test_bilstm_embedding_is_the_given_one_and_frozen() -> None:
+    vectors = torch.randn(11, 6)
+    model = models.build("imdb-bilstm", classes=2, input_shape=(5,), vectors=vectors)
+    assert isinstance(model, models.BiLSTMClassifier)
+    table = model.embedding.weight
+    assert torch.equal(table, vectors)
+    assert table.data_ptr() != vectors.data_ptr()
+    assert not table.requires_grad
+    model(torch.randint(0, 11, (4, 5))).sum().backward()
+    assert table.grad is None
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
+def test_bilstm_stand_in_table_is_the_same_for_every_seed() -> None:
+    built = [
+        models.build("imdb-bilstm", classes=2, input_shape=(5,), vocabulary=9, seed=seed)
+        for seed in (0, 1)
+    ]
+    tables = [model.state_dict()["embedding.weight"] for model in built]
+    assert torch.equal(tables[0], tables[1])
+    assert torch.equal(tables[0], random_vectors(9))
+    assert torch.equal(tables[0][0], torch.zeros(100))
+    assert not torch.equal(
+        built[0].state_dict()["projection.weight"], built[1].state_dict()["projection.weight"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"vectors": torch.zeros(5)}, "vectors = (5,): must be a table"),
+        ({"vectors": torch.full((5, 2), float("nan"))}, "NaN or infinity"),
+        ({"vectors": "glove.txt"}, "vectors = 'str': must be a table"),
+        ({"vectors": torch.zeros(5, 2), "vocabulary": 6}, "vectors has 5 rows"),
+        ({"vocabulary": 1}, "must be at least 2"),
+    ],
+)
+def test_bilstm_refuses_tables_that_cannot_work(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        models.build("imdb-bilstm", classes=2, input_shape=(5,), **options)
+    assert says in str(caught.value)
+
+
+def _usual(name: str) -> nn.Module:
+    card = models.describe(name)
+    return models.build(name, classes=card.classes, input_shape=card.input_shape)
+
+
+def _layers(name: str) -> list[models.Layer]:
+    return models.layers(_usual(name), models.describe(name).sample())

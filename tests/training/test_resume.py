@@ -1,0 +1,131 @@
+"""Run folders, checkpoints, and going on where a run was stopped."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import reticent as rt
+from reticent.errors import CheckpointError
+from reticent.training.files import CHECKPOINT
+
+from .problem import INPUTS, TARGETS, model, options, sgd, weights
+
+
+def test_the_run_folder_says_everything_but_the_key(tmp_path):
+    coins = rt.Coins.from_seed(987654321)
+    result = rt.train(model(), (INPUTS, TARGETS), **options(folder=tmp_path / "run", coins=coins))
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["statement"]["epsilon"] == result.epsilon
+    assert run["guarantee"] == "differential-privacy"
+    assert rt.Ledger.load(tmp_path / "run" / "run.json").epsilon(1e-3) == result.epsilon
+    text = (tmp_path / "run" / "run.json").read_text()
+    assert coins.secret().hex() not in text
+    assert "987654321" not in text
+    assert not (tmp_path / "run" / CHECKPOINT).exists()
+    saved = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(saved[k], v) for k, v in result.model.state_dict().items())
+    again = rt.load_weights(model(3), tmp_path / "run")
+    assert torch.equal(again(INPUTS), result.model(INPUTS))
+    with pytest.raises(CheckpointError, match="finished run"):
+        rt.run(model(), (INPUTS, TARGETS), **options(folder=tmp_path / "run"))
+
+
+@pytest.mark.parametrize("stop", [0, 1, 5, 7])
+@pytest.mark.parametrize(
+    "optimizer", [sgd, lambda p: torch.optim.Adam(p, lr=0.05)], ids=["sgd", "adam"]
+)
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stop, optimizer):
+    def net():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(5, 6), nn.Dropout(0.5), nn.Linear(6, 2))
+
+    def started(folder, resume=False):
+        torch.manual_seed(77 if not resume else 1234)
+        return rt.run(
+            net(),
+            (INPUTS, TARGETS),
+            **options(
+                folder=folder,
+                resume=resume,
+                optimizer=optimizer,
+                checkpoint_every=0,
+                method=rt.DPSGD(
+                    batch=30, clip=rt.Quantile(initial=1.0, count_noise=5.0), noise=2.0
+                ),
+                average=0.9,
+                scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 3),
+                coins=None if resume else rt.Coins.from_seed(5),
+            ),
+        )
+
+    torch.manual_seed(77)
+    whole = started(tmp_path / "whole").finish()
+    half = started(tmp_path / "half")
+    for _, _ in zip(range(stop + 1), half, strict=False):
+        pass
+    assert stat.S_IMODE(os.stat(tmp_path / "half" / CHECKPOINT).st_mode) == 0o600
+    resumed = started(tmp_path / "half", resume=True).finish()
+    assert torch.equal(weights(resumed), weights(whole))
+    assert resumed.ledger.to_json() == whole.ledger.to_json()
+    assert not (tmp_path / "half" / CHECKPOINT).exists()
+
+
+KILLED = """
+import sys, torch, time
+sys.path.insert(0, {here!r})
+import reticent as rt
+from problem import INPUTS, TARGETS, model, options
+torch.manual_seed(3)
+training = rt.run(model(), (INPUTS, TARGETS), **options(
+    steps=60, folder={folder!r}, checkpoint_every=0, budget=rt.Budget(30, 1e-3)))
+for release in training:
+    print(release.step, flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_a_killed_process_can_be_resumed(tmp_path):
+    plain = options(steps=60, budget=rt.Budget(30, 1e-3))
+    whole = rt.train(model(), (INPUTS, TARGETS), **plain)
+    script = KILLED.format(here=os.path.dirname(__file__), folder=str(tmp_path / "run"))
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if int(line) >= 20:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.wait()
+    assert not (tmp_path / "run" / "run.json").exists()
+    with pytest.raises(CheckpointError, match="unfinished run"):
+        rt.run(model(), (INPUTS, TARGETS), **{**plain, "folder": tmp_path / "run"})
+    resumed = rt.train(
+        model(), (INPUTS, TARGETS), **{**plain, "folder": tmp_path / "run", "resume": True}
+    )
+    assert torch.equal(weights(resumed), weights(whole))
+    assert resumed.ledger.to_json() == whole.ledger.to_json()
+
+
+def test_checkpoints_that_cannot_be_used_are_refused(tmp_path):
+    folder = tmp_path / "run"
+    training = rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, checkpoint_every=0))
+    next(iter(training))
+    with pytest.raises(CheckpointError, match="resume with the options it began with"):
+        rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, steps=9))
+    with pytest.raises(CheckpointError, match="parameters are not those"):
+        rt.run(nn.Linear(5, 2), (INPUTS, TARGETS), **options(folder=folder, resume=True))
+    with pytest.raises(CheckpointError, match="averaging"):
+        rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, average=0.9))
+    whole = (folder / CHECKPOINT).read_bytes()
+    (folder / CHECKPOINT).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match="truncated"):
+        rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True))
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        rt.run(model(), (INPUTS, TARGETS), **options(folder=tmp_path / "none", resume=True))
