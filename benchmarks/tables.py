@@ -26,11 +26,12 @@ def trainings(records: list[dict[str, Any]]) -> list[str]:
         "## Trainings by command line",
         "",
         "`reticent train --data NAME --epsilon E`, nothing else set. Accuracy on the test split"
-        " after the last release. The settings were searched on held-out training records"
-        " (`benchmarks/recipes.py`); that search is not part of ε.",
+        " after the last release. Where settings come from a search (`benchmarks/recipes.py`), the"
+        " search is not part of ε. Seconds are wall-clock while other trainings shared the machine.",
         "",
-        "| data | model | ε (bound) | δ | accountant | test accuracy | runs | seconds | machine |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| data | model | settings from | ε (bound) | δ | accountant | test accuracy | runs "
+        "| seconds | machine |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for record in sorted(records, key=lambda r: (r["data"], r["epsilon"], r["device"])):
         runs = record["runs"]
@@ -39,7 +40,7 @@ def trainings(records: list[dict[str, Any]]) -> list[str]:
         if len(runs) > 1:
             shown += f" ({min(accuracy):.2f} to {max(accuracy):.2f})"
         lines.append(
-            f"| {record['data']} | {record['settings']['model']} | "
+            f"| {record['data']} | {record['settings']['model']} | {record['settings_from']} | "
             f"{max(run['epsilon'] for run in runs):.4f} | {runs[0]['delta']:g} | "
             f"{runs[0]['accountant']} | {shown} | {len(runs)} | "
             f"{statistics.mean(run['seconds'] for run in runs):.0f} | {machine(record)} |"
@@ -71,7 +72,8 @@ def recipes(record: dict[str, Any]) -> list[str]:
         "## The search behind the recipes",
         "",
         "The best five of each data set on held-out training records, ε = 3, δ = 1e-5; all are in"
-        " `benchmarks/results/recipes.json`.",
+        " `benchmarks/results/recipes.json`. They differ by less than their spread over runs; the"
+        " recipes in use lie among them.",
         "",
         "| data | candidates | model | batch | steps | lr | momentum | average | held-out |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from reticent.errors import ModelError, OptionError
+from reticent.gradients import rounding
 from reticent.gradients.batches import (
     batch_size,
     call,
@@ -86,16 +87,18 @@ def one_at_a_time(
 
 @contextmanager
 def _steady(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """The model in evaluation mode if its output is random, since runs are to be compared."""
+    """Runs that can be compared: full float32, evaluation mode if the output is random."""
     modes = {module: module.training for module in model.modules()}
     buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
     inner = unwrapped(model)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     try:
-        with torch.no_grad():
-            first, second = tensors(call(inner, inputs)), tensors(call(inner, inputs))
-        if not all(torch.equal(a, b) for a, b in zip(first, second, strict=True)):
-            model.eval()
-        yield
+        with rounding.forbidden(device):
+            with torch.no_grad():
+                first, second = tensors(call(inner, inputs)), tensors(call(inner, inputs))
+            if not all(torch.equal(a, b) for a, b in zip(first, second, strict=True)):
+                model.eval()
+            yield
     finally:
         for module, mode in modes.items():
             module.training = mode

@@ -26,12 +26,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from reticent.errors import OptionError
+from reticent.gradients import rounding
 
 # Squares below 1e-38 are lost in single precision; a sum of very many of them stays below this².
 SMALLEST = 1e-12
@@ -46,28 +46,10 @@ def slack_for(dtype: torch.dtype, device: torch.device) -> float:
     """
     if dtype == torch.float64:
         return 1e-12
-    rounding = _rounding(device)
-    if "bf16" in rounding:
+    formats = rounding.allowed(device)
+    if "bf16" in formats:
         return 2e-2
-    return 2e-3 if "tf32" in rounding else 1e-5
-
-
-def _rounding(device: torch.device) -> set[str]:
-    """Which formats this device's matrix products and convolutions may round float32 to."""
-    backends: Any = torch.backends
-    parts = (
-        (backends.cuda.matmul, backends.cudnn.conv)
-        if device.type == "cuda" and hasattr(backends.cudnn, "conv")
-        else (backends.mkldnn.matmul, backends.mkldnn.conv)
-        if hasattr(backends.mkldnn, "matmul")
-        else ()
-    )
-    if parts:
-        return {str(part.fp32_precision) for part in parts}
-    # before torch 2.9
-    found = {"highest": "", "high": "tf32", "medium": "bf16"}[torch.get_float32_matmul_precision()]
-    tf32 = backends.cuda.matmul.allow_tf32 or backends.cudnn.allow_tf32
-    return {found, "tf32" if tf32 and device.type == "cuda" else ""}
+    return 2e-3 if "tf32" in formats else 1e-5
 
 
 def _bound(option: str, value: float, *, infinite: bool = False) -> float:

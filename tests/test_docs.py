@@ -1,0 +1,65 @@
+"""What the documents say is what the code does."""
+
+import doctest
+import importlib
+import importlib.util
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import reticent
+
+ROOT = Path(__file__).parent.parent
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(reticent.__path__, "reticent.")
+    if "__main__" not in module.name
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name):
+    module = importlib.import_module(name)
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert doctest.testmod(module, optionflags=options).failed == 0
+
+
+def test_some_docstrings_have_examples():
+    found = [
+        test
+        for name in MODULES
+        for test in doctest.DocTestFinder().find(importlib.import_module(name))
+        if test.examples
+    ]
+    assert len(found) > 8
+
+
+def test_the_first_example_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    names = {}
+    exec(code, names)
+    assert names["result"].epsilon <= 3
+    assert names["rt"].evaluate(names["result"].model, names["data"].test)["accuracy"] > 0.8
+    assert (tmp_path / "runs" / "first" / "run.json").exists()
+
+
+def test_the_results_page_is_generated_from_the_results():
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "benchmarks" / "tables.py")
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    assert (ROOT / "docs" / "results.md").read_text() == tables.page()
+
+
+def test_links_between_documents_lead_somewhere():
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("name", ["train", "account", "calibrate", "data", "methods", "models"])
+def test_every_command_is_in_the_readme(name):
+    assert f"reticent {name}" in (ROOT / "README.md").read_text()
