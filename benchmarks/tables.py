@@ -27,7 +27,7 @@ def trainings(records: list[dict[str, Any]]) -> list[str]:
         "",
         "`reticent train --data NAME --epsilon E`, nothing else set. Accuracy on the test split"
         " after the last release. Where settings come from a search (`benchmarks/recipes.py`), the"
-        " search is not part of ε. Seconds are wall-clock while other trainings shared the machine.",
+        " search is not part of ε. Seconds are wall-clock, with other trainings on the machine.",
         "",
         "| data | model | settings from | ε (bound) | δ | accountant | test accuracy | runs "
         "| seconds | machine |",
