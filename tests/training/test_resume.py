@@ -121,6 +121,8 @@ def test_checkpoints_that_cannot_be_used_are_refused(tmp_path):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, steps=9))
     with pytest.raises(CheckpointError, match="parameters are not those"):
         rt.run(nn.Linear(5, 2), (INPUTS, TARGETS), **options(folder=folder, resume=True))
+    with pytest.raises(CheckpointError, match="records are not those"):
+        rt.run(model(), (INPUTS + 1, TARGETS), **options(folder=folder, resume=True))
     with pytest.raises(CheckpointError, match="averaging"):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, average=0.9))
     whole = (folder / CHECKPOINT).read_bytes()

@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 import reticent as rt
 from reticent.data import poisson_draw
 from reticent.errors import BudgetError, DataError, ModelError, OptionError
-from reticent.gradients import Normalised
+from reticent.gradients import Flat, Normalised
 
 from .problem import BUDGET, INPUTS, QUANTILE, TARGETS, N, bare_sgd, model, options, sgd, weights
 
@@ -143,6 +143,61 @@ def test_neighbours_differ_only_where_the_extra_record_was_drawn(clip):
     pairs = list(zip(releases((INPUTS, TARGETS)), releases(extra), strict=True))
     same = [all(torch.equal(a, b) for a, b in zip(*pair, strict=True)) for pair in pairs]
     assert same == [step < first for step in range(30)]
+
+
+@pytest.mark.parametrize("clip", [1.0, Normalised(0.5)], ids=["flat", "normalised"])
+def test_exactly_the_releases_with_the_extra_record_differ(clip):
+    """With a learning rate of 0 the state stays the same, so every release can be compared."""
+    extra = (torch.cat([INPUTS, 9 * INPUTS[:1]]), torch.cat([TARGETS, 1 - TARGETS[:1]]))
+    coins = rt.Coins.from_seed(13)
+    took_part = [N in poisson_draw(N + 1, 12 / N, coins, "sampling", step, 0) for step in range(30)]
+    assert 2 < sum(took_part) < 10
+
+    def releases(data):
+        training = rt.run(
+            model(),
+            data,
+            **options(
+                method=rt.DPSGD(batch=12, clip=clip, noise=2.0),
+                n=N,
+                steps=30,
+                coins=coins,
+                budget=rt.Budget(20, 1e-3),
+                optimizer=lambda p: torch.optim.SGD(p, lr=0.0),
+            ),
+        )
+        return [training.run.state.parameters.flat.grad.clone() for _ in training]
+
+    pairs = list(zip(releases((INPUTS, TARGETS)), releases(extra), strict=True))
+    assert [not torch.equal(a, b) for a, b in pairs] == took_part
+    largest = max(float((a - b).norm()) for a, b in pairs) * 12
+    bound = clip if isinstance(clip, float) else clip.bound
+    assert 0.9 * bound < largest <= bound * (1 + 1e-5)
+
+
+def test_a_release_that_failed_is_not_made_again_with_the_same_coins():
+    class Stumbles(rt.DPSGD):
+        def release(self, run):
+            super().release(run)
+            if run.state.step == 3:
+                raise KeyboardInterrupt
+
+    training = rt.run(model(), (INPUTS, TARGETS), **options(method=Stumbles(batch=30, noise=2.0)))
+    with pytest.raises(KeyboardInterrupt):
+        training.finish()
+    assert training.run.ledger.entries[0].count == 3
+    with pytest.raises(RuntimeError, match="failed half-way"):
+        training.finish()
+
+
+def test_half_precision_parameters_are_summed_in_single():
+    net = model().bfloat16()
+    training = rt.run(net, (INPUTS.bfloat16(), TARGETS), **options())
+    total = training.run.clipped_sum(torch.arange(30), Flat(1.0))
+    assert total.flat.dtype == torch.float32
+    result = training.finish()
+    assert weights(result).dtype == torch.bfloat16
+    assert weights(result).isfinite().all()
 
 
 def test_one_release_differs_by_at_most_the_clip():

@@ -19,6 +19,7 @@ from reticent.data.records import Records
 from reticent.data.sampling import poisson_draw
 from reticent.errors import DataError
 from reticent.gradients import Clipping
+from reticent.gradients.sums import sum_dtype
 from reticent.privacy import Ledger, noisy
 from reticent.training.state import State
 
@@ -95,7 +96,8 @@ class Run:
     def clipped_sum(self, indices: torch.Tensor, clipping: Clipping) -> RecordSum:
         """The sum of the drawn records' clipped gradients, in physical pieces of `microbatch`."""
         values = self.state.parameters.values
-        total = torch.zeros_like(values)
+        # half-precision parameters are summed, and get their noise, in single precision
+        total = torch.zeros_like(values, dtype=sum_dtype(values))
         pieces = []
         for piece in indices.split(self.microbatch) if len(indices) else ():
             inputs, targets = self.records.fetch(piece)
@@ -106,7 +108,7 @@ class Run:
             except IndexError as error:
                 raise DataError(f"the model or loss rejects a record: {error}") from error
             pieces.append((part.norms, part.losses, part.nonfinite))
-        empty = values.new_zeros(0)
+        empty = total.new_zeros(0)
         return RecordSum(
             flat=total,
             sensitivity=clipping.sensitivity,

@@ -96,6 +96,7 @@ class Training:
         self._saved_at = -float("inf")
         self._price: Price = method.price(run.n)
         self._finished = False
+        self._failed = False
 
     @property
     def seconds(self) -> float:
@@ -105,13 +106,19 @@ class Training:
     def __iter__(self) -> Iterator[Release]:
         if self._finished:
             raise RuntimeError("this training is finished; its model carries the result")
+        if self._failed:
+            # its coins are used up, and the state may have moved: made again, two different
+            # releases would share their noise
+            raise RuntimeError("a release failed half-way; resume from the last checkpoint")
         run, ledger = self.run, self.run.ledger
         charges = tuple(charge for charge, _ in self._price)
         while run.state.step < self.steps and ledger.affords(charges):
             self._checkpoint_if_due()
             ledger.pay(self._price)  # before anything is released
             run.begin_release()
+            self._failed = True
             self.method.release(run)
+            self._failed = False
             yield Release(run.state.step, self.steps, self._evaluate_if_due())
         run.state.parameters.release_gradients()
 
@@ -177,6 +184,7 @@ class Training:
                 "coins": {"key": run.coins.secret().hex(), "seeded": run.coins.seeded},
                 "method": {"name": self.method.name, **self.method.options()},
                 "steps": self.steps,
+                "records": run.records.fingerprint(),
                 "metrics": self.metrics,
                 "seconds": self.seconds,
                 # dropout and the like draw from the global generators
@@ -195,6 +203,9 @@ class Training:
                 f"run is {mine} for {self.steps} steps: resume with the options it began with"
             )
         run = self.run
+        if saved["records"] != run.records.fingerprint():
+            # with the same coins on other records, the two runs' noise would cancel
+            raise CheckpointError("the records are not those the checkpoint was written for")
         run.state.from_checkpoint(saved["state"])
         run.ledger = Ledger.from_json(saved["ledger"])
         run.coins = coins_of(saved)
