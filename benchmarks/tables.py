@@ -45,7 +45,8 @@ def trainings(records: list[dict[str, Any]]) -> list[str]:
             f"{runs[0]['accountant']} | {shown} | {len(runs)} | "
             f"{statistics.mean(run['seconds'] for run in runs):.0f} | {machine(record)} |"
         )
-    return [*lines, ""]
+    notes = [f"{r['data']}: {r['data_note']}." for r in records if "data_note" in r]
+    return [*lines, "", *(line for note in notes for line in (note, ""))]
 
 
 def steps(record: dict[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=3.0)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--data-note", help="What a reader must know about this copy of the data.")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     runs = []
@@ -56,6 +57,7 @@ def main() -> None:
         "method": run["method"],
         "settings_from": SEARCHED.get(options.data, "a first guess, not searched"),
         "runs": runs,
+        **({"data_note": options.data_note} if options.data_note else {}),
         "machine": describe_machine(),
     }
     name = f"training-{options.data}-eps{options.epsilon:g}-{options.device}.json"
