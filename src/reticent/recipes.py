@@ -12,11 +12,11 @@ from typing import Any
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {
         "model": "digits-cnn",
-        "batch": 375,
+        "batch": 625,
         "clip": 1.0,
-        "steps": 100,
-        "lr": 2.0,
-        "average": 0.9,
+        "steps": 80,
+        "lr": 3.0,
+        "average": 0.95,
     },
     "mnist": {
         "model": "mnist-cnn",
