@@ -1,6 +1,6 @@
 """Reticent: train PyTorch models on sensitive records, with an ε that holds up."""
 
-from reticent import data, gradients, methods, models, privacy
+from reticent import data, gradients, methods, models, privacy, training
 from reticent.coins import Coins
 from reticent.errors import (
     AccountingError,
@@ -42,4 +42,5 @@ __all__ = [
     "privacy",
     "run",
     "train",
+    "training",
 ]

@@ -20,6 +20,8 @@ import secrets
 import numpy as np
 import torch
 
+from reticent.errors import OptionError
+
 KEY_BYTES = 32
 
 
@@ -39,6 +41,7 @@ class Coins:
             raise ValueError(f"key: {len(key)} bytes, must be {KEY_BYTES}")
         self._key = key
         self.seeded = seeded
+        self._claimed = False
 
     @classmethod
     def fresh(cls) -> Coins:
@@ -51,6 +54,13 @@ class Coins:
         return cls(
             hashlib.blake2b(str(int(seed)).encode(), digest_size=KEY_BYTES).digest(), seeded=True
         )
+
+    def claim(self) -> Coins:
+        """Take these coins for one run; a second run with the same ones would share its noise."""
+        if self._claimed and not self.seeded:
+            raise OptionError("coins", self, "belong to another run already; make fresh ones")
+        self._claimed = True
+        return self
 
     def secret(self) -> bytes:
         """The key, for a checkpoint; never for a report."""

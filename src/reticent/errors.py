@@ -46,6 +46,8 @@ class CheckpointError(ReticentError):
 
 def finite(option: str, value: float) -> float:
     """Return `value` as a float, or refuse it when it is NaN or infinite."""
+    if isinstance(value, (str, bytes, bool)):
+        raise OptionError(option, value, "must be a number")
     try:
         number = float(value)
     except (TypeError, ValueError):

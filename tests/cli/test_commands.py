@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import reticent as rt
@@ -67,6 +68,11 @@ def test_calibrate_goes_both_ways():
         (("account", "--ledger", "nowhere.json"), "nowhere.json"),
         (("calibrate", "dpsgd", "--n", 10, "--batch", 2, "--epsilon", 0, "--steps", 1), "epsilon"),
         (("calibrate", "dpsgd", "--n", 10, "--batch", 2, "--epsilon", 1), "--steps or --sigma"),
+        (("account", "--ledger", "x.json", *PLAN), "stands alone"),
+        (("train", "--non-private", "--epsilon", 1), "epsilon = 1"),
+        (("train", "--microbatch", 0), "microbatch = 0"),
+        (("train", "--checkpoint-every", -1), "checkpoint_every = -1"),
+        (("train", "--device", "meta"), "device = 'meta'"),
         (("methods", "show", "magic"), "method = 'magic'"),
         (("models", "show", "magic"), "magic"),
         (("data", "info", "magic"), "magic"),
@@ -113,7 +119,7 @@ def test_train_leaves_a_run_that_accounts_for_itself(tmp_path):
     assert again["epsilon"] == shown["epsilon"] <= 3
     people = call("account", "--ledger", folder / "run.json")
     assert "treats that size as public" in " ".join(people.split())
-    assert "holds a run already" in refuse(*SMALL, "--out", folder)
+    assert "holds a finished run" in refuse(*SMALL, "--out", folder)
     call(*SMALL, "--out", folder, "--overwrite", "--quiet")
     assert "finished" in refuse("train", "--resume", folder)
     settings = json.loads((folder / "settings.json").read_text())
@@ -185,22 +191,93 @@ def test_errors_are_one_line_and_exit_with_2(monkeypatch, capsys):
     assert "error: method = 'magic[/]': must be one of dpsgd" in captured.err
 
 
+def test_overwriting_touches_the_old_run_only_and_only_when_all_is_well(tmp_path):
+    folder = tmp_path / "shared"
+    call(*SMALL, "--out", folder, "--quiet")
+    (folder / "thesis.txt").write_text("years of work")
+    (folder / "photos").mkdir()
+    before = (folder / "run.json").read_bytes()
+    assert "epsilon = -1" in refuse(*SMALL, "--epsilon", -1, "--out", folder, "--overwrite")
+    assert (folder / "run.json").read_bytes() == before
+    call(*SMALL, "--steps", 3, "--out", folder, "--overwrite", "--quiet")
+    assert json.loads((folder / "run.json").read_text())["steps"] == 3
+    assert (folder / "thesis.txt").read_text() == "years of work"
+    assert (folder / "photos").is_dir()
+
+
+def test_folders_that_cannot_be_used_are_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert "is not a folder" in refuse(*SMALL, "--out", tmp_path / "file")
+    assert "is not a folder" in refuse(*SMALL, "--out", tmp_path / "file" / "sub")
+    assert "leads nowhere" in refuse(*SMALL, "--out", tmp_path / "link")
+
+
+def test_a_run_that_diverged_is_reported_too(tmp_path):
+    folder = tmp_path / "run"
+    shown = json.loads(call(*SMALL, "--lr", 1e38, "--out", folder, "--json"))
+    assert shown["loss"] is None
+    assert shown["epsilon"] <= 3
+    assert json.loads((folder / "run.json").read_text())["metrics"][-1]["loss"] is None
+
+
+def test_tiny_noise_and_endless_plans_are_answered_at_once():
+    for sigma, steps in ((0.0001, 1), (0.001, 10), (1, 10**8)):
+        words = ("dpsgd", "--n", 1000, "--batch", 100, "--sigma", sigma, "--steps", steps)
+        assert json.loads(call("account", *words, "--json"))["epsilon"] > 1000
+    words = ("dpsgd", "--n", 1437, "--batch", 375, "--sigma", 1000, "--epsilon", 3, "--json")
+    assert json.loads(call("calibrate", *words))["steps"] > 10**6
+
+
+def start(folder, *words):
+    """A long run in another process, once its first checkpoint is there."""
+    command = [sys.executable, "-m", "reticent", "train", *map(str, words), "--out", str(folder)]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (folder / "checkpoint.secret.pt").exists() and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_keeps_what_was_made(tmp_path, number):
+    folder = tmp_path / "run"
+    process = start(folder, "--model", "linear", "--steps", 100_000, "--noise", 300, "--quiet")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in said
+    saved = torch.load(folder / "checkpoint.secret.pt", weights_only=True)
+    assert saved["state"]["step"] > 1
+    assert f"after release {saved['state']['step']};" in said
+    assert saved["ledger"]["entries"][0]["count"] == saved["state"]["step"]
+
+
+def test_a_terminal_without_greek_is_served():
+    words = [sys.executable, "-m", "reticent", "methods", "show", "dpsgd"]
+    done = subprocess.run(
+        words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False
+    )
+    assert done.returncode == 0
+    assert b"Abadi" in done.stdout
+
+
 def test_a_killed_command_resumes_to_the_same_model(tmp_path):
     words = [*SMALL[:4], "150", *SMALL[5:], "--epsilon", "30", "--every", "150"]
     words = [str(word) for word in words]
     call(*words, "--out", tmp_path / "whole", "--quiet")
-    command = [sys.executable, "-m", "reticent", *words, "--out", str(tmp_path / "half")]
-    process = subprocess.Popen(
-        [*command, "--checkpoint-every", "0", "--quiet"], env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    checkpoint = tmp_path / "half" / "checkpoint.secret.pt"
-    while not checkpoint.exists() and process.poll() is None:
-        time.sleep(0.01)
-    time.sleep(0.3)
+    process = start(tmp_path / "half", *words[1:], "--checkpoint-every", 0, "--quiet")
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert "holds a run already" in refuse(*words, "--out", tmp_path / "half")
-    assert "leave it out" in refuse("train", "--resume", tmp_path / "half", "--lr", 1)
+    assert "holds an unfinished run" in refuse(*words, "--out", tmp_path / "half")
+    for extra in (("--lr", 1), ("--out", "x"), ("--coin-seed", 1), ("--overwrite",)):
+        assert "leave this out" in refuse("train", "--resume", tmp_path / "half", *extra)
     call("train", "--resume", tmp_path / "half", "--quiet")
     one, other = tmp_path / "whole", tmp_path / "half"
     assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()

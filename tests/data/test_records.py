@@ -86,3 +86,26 @@ def test_non_finite_records_are_named(bad):
         as_records((broken, TARGETS))
     with pytest.raises(DataError, match="position 2"):
         as_records((INPUTS, torch.tensor([0.0, 1.0, bad, 1.0, 0.0, 0.0])))
+
+
+def test_padding_to_the_longest_is_refused():
+    class Words(Dataset):
+        lengths = (3, 5, 3)
+
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return torch.ones(self.lengths[index]), index
+
+    def pad(samples):
+        longest = max(len(words) for words, _ in samples)
+        padded = [torch.nn.functional.pad(w, (0, longest - len(w))) for w, _ in samples]
+        return torch.stack(padded), torch.tensor([label for _, label in samples])
+
+    records = DatasetRecords(Words(), collate=pad)
+    inputs, targets = records.fetch(torch.tensor([0, 2]))
+    assert inputs.shape == (2, 3)
+    assert targets.tolist() == [0, 2]
+    with pytest.raises(DataError, match="one public shape"):
+        records.fetch(torch.tensor([0, 1]))

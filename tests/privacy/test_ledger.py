@@ -53,6 +53,18 @@ def test_capacity_is_the_same_however_it_is_reached():
     assert at_once.capacity(CHARGE) == first - 19
 
 
+def test_a_remembered_yes_is_forgotten_when_something_else_is_paid():
+    ledger = Ledger(BUDGET)
+    room = ledger.capacity(CHARGE)
+    assert Ledger(BUDGET).affords(CHARGE, room)
+    assert not Ledger(BUDGET).affords(CHARGE, room + 1)
+    fresh = Ledger(BUDGET)
+    assert fresh.affords(CHARGE, room)
+    fresh.charge(SampledGaussian(1.0, 8.0), "normalisation")
+    assert not fresh.affords(CHARGE, room)
+    assert fresh.affords(CHARGE)
+
+
 def test_other_charges_shrink_the_capacity():
     ledger = Ledger(BUDGET)
     alone = ledger.capacity(CHARGE)
@@ -122,6 +134,9 @@ def test_unreadable_files_are_named(tmp_path):
     (tmp_path / "half.json").write_text('{"format": ')
     with pytest.raises(AccountingError, match=r"half.json.*not JSON"):
         Ledger.load(tmp_path / "half.json")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(AccountingError, match="nested too deeply"):
+        Ledger.load(tmp_path / "deep.json")
     (tmp_path / "list.json").write_text("[1]")
     with pytest.raises(AccountingError, match="not a ledger"):
         Ledger.load(tmp_path / "list.json")
@@ -146,6 +161,16 @@ def test_adaptive_charges_need_the_filter():
     ledger.charge(SampledGaussian(0.01, 4.0), "count")
     assert ledger.statement(1e-5).accountant == "filter"
     assert ledger.epsilon(1e-5) > statement.epsilon
+
+
+def test_what_another_accountant_allowed_is_forgotten():
+    charge = SampledGaussian(0.02, 1.2)
+    ledger = Ledger(Budget(2.0, 1e-5), filter_order=12.0)
+    ledger.capacity(charge)
+    ledger.charge(charge, "adaptive", adaptive=True)
+    while ledger.affords(charge):
+        ledger.pay(((charge, "training"),))
+    assert ledger.epsilon(1e-5) <= 2.0
 
 
 def test_the_filter_stops_before_the_budget_is_passed():
@@ -206,7 +231,7 @@ def test_bad_values_are_named():
     }.items():
         with pytest.raises(OptionError, match=option):
             make()
-    for value in (-1, float("nan"), float("inf"), "much"):
+    for value in (-1, float("nan"), float("inf"), "much", "3", True):
         with pytest.raises(OptionError, match="epsilon"):
             Budget(value, 1e-5)
     with pytest.raises(OptionError, match="delta"):

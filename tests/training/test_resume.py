@@ -13,10 +13,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 import reticent as rt
-from reticent.errors import CheckpointError
-from reticent.training.files import CHECKPOINT
+from reticent.errors import CheckpointError, OptionError
+from reticent.files import write_atomically
+from reticent.training.checkpoint import CHECKPOINT, write_checkpoint
 
-from .problem import INPUTS, TARGETS, model, options, sgd, weights
+from .problem import BUDGET, INPUTS, TARGETS, model, options, sgd, weights
 
 
 def test_the_run_folder_says_everything_but_the_key(tmp_path):
@@ -117,17 +118,71 @@ def test_checkpoints_that_cannot_be_used_are_refused(tmp_path):
     folder = tmp_path / "run"
     training = rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, checkpoint_every=0))
     next(iter(training))
-    with pytest.raises(CheckpointError, match="resume with the options it began with"):
+    with pytest.raises(CheckpointError, match=r"other steps \(8, not 9\)"):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, steps=9))
     with pytest.raises(CheckpointError, match="parameters are not those"):
         rt.run(nn.Linear(5, 2), (INPUTS, TARGETS), **options(folder=folder, resume=True))
-    with pytest.raises(CheckpointError, match="records are not those"):
+    with pytest.raises(CheckpointError, match="other records"):
         rt.run(model(), (INPUTS + 1, TARGETS), **options(folder=folder, resume=True))
     with pytest.raises(CheckpointError, match="averaging"):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, average=0.9))
+    changed, other, paid = rt.Budget(4, 1e-3), nn.MultiMarginLoss(), rt.Ledger(BUDGET)
+    with pytest.raises(CheckpointError, match="other budget"):
+        rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, budget=changed))
+    with pytest.raises(CheckpointError, match="other loss"):
+        rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, loss_fn=other))
+    with pytest.raises(OptionError, match="ledger of its checkpoint"):
+        rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, ledger=paid))
     whole = (folder / CHECKPOINT).read_bytes()
     (folder / CHECKPOINT).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(CheckpointError, match="truncated"):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True))
     with pytest.raises(CheckpointError, match="no checkpoint"):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=tmp_path / "none", resume=True))
+
+
+def test_a_checkpoint_that_lacks_something_is_refused(tmp_path):
+    write_checkpoint(tmp_path, {"state": 3})
+    with pytest.raises(CheckpointError, match="lacks what a run needs"):
+        rt.run(model(), (INPUTS, TARGETS), **options(folder=tmp_path, resume=True))
+
+
+def test_the_key_goes_when_an_own_loop_is_finished(tmp_path):
+    training = rt.run(model(), (INPUTS, TARGETS), **options(folder=tmp_path))
+    for _ in training:
+        assert (tmp_path / CHECKPOINT).exists()
+    result = training.result()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.safetensors", "run.json"]
+    assert training.result() is result
+
+
+def test_stopping_leaves_a_checkpoint_to_go_on_from(tmp_path):
+    whole = rt.train(model(), (INPUTS, TARGETS), **options())
+    training = rt.run(model(), (INPUTS, TARGETS), **options(folder=tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        training.finish(lambda release: training.stop() if release.step == 5 else None)
+    assert training.stopped
+    resumed = rt.run(model(), (INPUTS, TARGETS), **options(folder=tmp_path, resume=True))
+    assert resumed.run.state.step == 5
+    assert torch.equal(weights(resumed.finish()), weights(whole))
+
+
+def test_files_appear_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "report"
+    write_atomically(path, b"old")
+
+    def torn(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", torn)
+    with pytest.raises(OptionError, match="disk full"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folders_that_cannot_be_written_are_refused_before_training(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "sub"):
+        with pytest.raises(OptionError, match="is not a folder"):
+            rt.run(model(), (INPUTS, TARGETS), **options(folder=folder))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 
 import typer
@@ -45,11 +47,20 @@ def _root(
 
 def main() -> None:
     """Run the command line; what goes wrong on purpose is one line, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an ε on an ASCII terminal is no reason to die
     try:
         app()
     except ReticentError as error:
-        errors.print(f"[bold red]error:[/] {escape(str(error))}")
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         errors.print("interrupted")
         sys.exit(130)
+    except BrokenPipeError:  # the reader has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.exit(1)
+    except OSError as error:
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(2)

@@ -68,6 +68,8 @@ def from_ledger(
 ) -> None:
     """Compute ε for a plan, or recompute it from a ledger file."""
     if context.invoked_subcommand is not None:
+        if ledger is not None:
+            raise OptionError("ledger", str(ledger), "stands alone: a plan has no ledger yet")
         return
     if ledger is None:
         typer.echo(context.get_help())

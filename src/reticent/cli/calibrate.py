@@ -35,7 +35,9 @@ def dpsgd(
     """Calibrate DP-SGD: give --steps to get the noise, or --sigma to get the steps."""
     budget = Budget(epsilon, delta)
     if (steps is None) == (sigma is None):
-        raise OptionError("steps", steps, "give either --steps or --sigma, and not both")
+        raise OptionError(
+            "steps, sigma", (steps, sigma), "give either --steps or --sigma, and not both"
+        )
     method = DPSGD(batch=batch, noise=None if sigma is None else refuse_zero(sigma))
     whole("n", n)
     if steps is not None:

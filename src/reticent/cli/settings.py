@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from reticent.errors import CheckpointError, OptionError
+from reticent.files import read_json, to_json, write_atomically
 from reticent.recipes import RECIPES
-from reticent.training.files import write_json
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -66,6 +65,15 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
+_WORDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "dict": "a table",
+}
+
+
 def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     """Settings from the data set's recipe, overridden by the file, overridden by the flags."""
     given = {key: value for key, value in flags.items() if value is not None}
@@ -79,7 +87,14 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
                 recipe.pop(other, None)
                 from_file.pop(other, None) if layer is given else None
     merged = {**recipe, **from_file, **given}
-    if merged.get("noise") is not None and not {"steps", "epochs"} & {*from_file, *given}:
+    stated = {**from_file, **given}
+    if merged.get("non_private"):
+        for name in ("epsilon", "delta", "noise"):
+            if stated.get(name) is not None:
+                raise OptionError(name, stated[name], "means nothing for a --non-private run")
+    elif stated.get("noise") == 0:
+        raise OptionError("noise", 0, "gives no guarantee; say --non-private if that is meant")
+    if merged.get("noise") is not None and not {"steps", "epochs"} & set(stated):
         # a stated noise with no stated length: as many steps as the budget affords
         merged.pop("steps", None)
         merged.pop("epochs", None)
@@ -109,22 +124,24 @@ def checked(values: dict[str, Any], where: str) -> dict[str, Any]:
         if (value is not None or "None" not in kinds) and (
             wrong_bool or not isinstance(value, allowed)
         ):
-            raise OptionError(key, value, f"in {where}: must be {known[key]}")
+            raise OptionError(key, value, f"in {where}: must be {_WORDS[kinds[0]]}")
     return values
 
 
 def save_settings(settings: Settings, folder: Path) -> None:
     """Keep the settings beside the checkpoint, so that `--resume FOLDER` needs nothing else."""
-    write_json(folder / SETTINGS_FILE, settings.to_json())
+    write_atomically(folder / SETTINGS_FILE, to_json(settings.to_json()))
 
 
 def saved_settings(folder: Path) -> Settings:
     """The settings a run was started with."""
     path = folder / SETTINGS_FILE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except OSError as error:
-        raise CheckpointError(f"{str(folder)!r} is no run to resume: {error.strerror}") from None
+        raise CheckpointError(
+            f"resume = {str(folder)!r}: is no run of this command: {error.strerror}"
+        ) from None
     except ValueError as error:
         raise CheckpointError(f"{str(path)!r} is not JSON: {error}") from None
     return Settings(**checked(values, f"{str(path)!r}"))

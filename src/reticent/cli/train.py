@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-import shutil
-from collections.abc import Callable
+import math
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,13 +19,12 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
 import reticent
 from reticent import data as datasets
 from reticent import methods, models
-from reticent.cli.output import AsJson, epsilon_text, number, print_json, screen
+from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
 from reticent.cli.settings import Settings, resolve, save_settings, saved_settings
 from reticent.coins import Coins
 from reticent.errors import CheckpointError, OptionError, one_of
 from reticent.privacy import Budget
 from reticent.training import Release, Result, Training, evaluate
-from reticent.training.files import CHECKPOINT
 from reticent.training.optimizers import by_name
 from reticent.training.result import RUN_FILE
 from reticent.training.train import pick_device
@@ -153,7 +154,8 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in that folder.")
+        bool,
+        typer.Option("--overwrite", help="Replace the run in that folder."),
     ] = False,
     resume: Annotated[
         Path | None, typer.Option(help="Continue the run in this folder, as it was begun.")
@@ -171,53 +173,69 @@ def train(
 ) -> None:
     """Train a model privately; with no options at all, a small one on embedded data."""
     flags = {name: value for name, value in locals().items() if name in Settings.__annotations__}
+    coins = None if coin_seed is None else Coins.from_seed(coin_seed)
     if resume is not None:
-        given = sorted(name for name, value in flags.items() if value is not None)
-        if given or config is not None:
-            raise OptionError(
-                given[0] if given else "config",
-                flags.get(given[0]) if given else str(config),
-                "a resumed run keeps the settings it was begun with; leave it out",
-            )
+        kept = {**flags, "config": config, "out": out, "coin_seed": coin_seed}
+        for name, value in {**kept, "overwrite": overwrite or None}.items():
+            if value is not None:
+                raise OptionError(
+                    name, _shown(value), "a resumed run is as it was begun; leave this out"
+                )
         settings, folder = saved_settings(resume), resume
         if (folder / RUN_FILE).exists():
             raise CheckpointError(f"resume = {str(folder)!r}: that run is finished")
     else:
         settings = resolve(config, flags)
         folder = out or Path("runs") / f"{settings.data}-{settings.method}"
-        _make_room(folder, overwrite)
-    coins = None if coin_seed is None else Coins.from_seed(coin_seed)
-    training = build_training(
-        settings,
-        folder=folder,
-        resume=resume is not None,
-        coins=coins,
-        checkpoint_every=checkpoint_every,
-    )
+    show = not (quiet or as_json)
+    with screen.status("preparing") if show else nullcontext():
+        training = build_training(
+            settings,
+            folder=folder,
+            resume=resume is not None,
+            overwrite=overwrite,
+            coins=coins,
+            checkpoint_every=checkpoint_every,
+        )
     if resume is None:
         save_settings(settings, folder)
-    show = not (quiet or as_json)
     if show:
         _announce(training, settings)
-    try:
-        result = _finish(training) if show else training.finish()
-    except KeyboardInterrupt:
-        screen.print(f"stopped; go on with: reticent train --resume {folder}")
-        raise
+    with _stopping_gently(training):
+        try:
+            result = _finish(training) if show else training.finish()
+        except KeyboardInterrupt:
+            step = training.run.state.step
+            errors.print(
+                f"stopped after release {step}; go on with: reticent train --resume {folder}"
+            )
+            raise
     _conclude(result, folder, as_json)
 
 
-def _make_room(folder: Path, overwrite: bool) -> None:
-    if folder.is_file():
-        raise OptionError("out", str(folder), "is a file; name a folder")
-    kept = [name for name in (RUN_FILE, CHECKPOINT) if (folder / name).exists()]
-    if not kept:
+def _shown(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+@contextmanager
+def _stopping_gently(training: Training) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM ends after the release under way; the second, at once."""
+
+    def handle(number: int, frame: Any) -> None:
+        training.stop()
+        signal.signal(number, before[signal.Signals(number)])
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    try:
+        before = {number: signal.signal(number, handle) for number in numbers}
+    except ValueError:  # not in the main thread
+        yield
         return
-    if not overwrite:
-        raise OptionError(
-            "out", str(folder), "holds a run already; choose another folder, or --overwrite"
-        )
-    shutil.rmtree(folder)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _announce(training: Training, settings: Settings) -> None:
@@ -267,7 +285,7 @@ def _conclude(result: Result, folder: Path, as_json: bool) -> None:
             {
                 **statement.to_json(),
                 "accuracy": last.get("accuracy"),
-                "loss": last.get("loss"),
+                "loss": last["loss"] if math.isfinite(last.get("loss", math.nan)) else None,
                 "steps": result.steps,
                 "seconds": round(result.seconds, 3),
                 "folder": str(folder),

@@ -142,7 +142,10 @@ def get(
         return Location("embedded", home)
     try:
         home.mkdir(parents=True, exist_ok=True)
-        if not prepared_files(entry, home):
+        if prepared := prepared_files(entry, home):
+            # present is not enough: what is said to be there must be whole
+            _check(entry, read_prepared(entry, prepared), str(prepared[0]))
+        else:
             _get_records(entry, home, keep, progress, tell)
         if entry.vectors is not None and _vectors_file(entry, home) is None:
             _get_vectors(entry, entry.vectors, home, keep, tell)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from reticent.errors import DataError
@@ -67,11 +67,8 @@ class TensorRecords(Records):
     def fingerprint(self) -> str:
         """A hash of every value."""
         if self._fingerprint is None:
-            digest = hashlib.blake2b(digest_size=16)
-            for column in [*tree_flatten(self.inputs)[0], *tree_flatten(self.targets)[0]]:
-                digest.update(f"{column.dtype}{tuple(column.shape)}".encode())
-                digest.update(column.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-            self._fingerprint = digest.hexdigest()
+            columns = [*tree_flatten(self.inputs)[0], *tree_flatten(self.targets)[0]]
+            self._fingerprint = fingerprint(columns)
         return self._fingerprint
 
     def fetch(self, indices: torch.Tensor) -> Batch:
@@ -84,7 +81,11 @@ class TensorRecords(Records):
 
 
 class DatasetRecords(Records):
-    """Records of a map-style data set, collated as a data loader would."""
+    """Records of a map-style data set, collated as a data loader would.
+
+    The data set must give the same item for the same index whenever it is asked: a resumed run
+    repeats the releases since its last checkpoint.
+    """
 
     def __init__(
         self,
@@ -109,7 +110,10 @@ class DatasetRecords(Records):
             samples = self.dataset.__getitems__(positions)
         else:
             samples = [self.dataset[position] for position in positions]
-        batch = self.collate(samples)
+        if self.collate is default_collate:
+            batch = self.collate(samples)
+        else:
+            batch = self._collate_apart(samples)
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise DataError(
                 f"{type(self.dataset).__name__} gives {type(batch).__name__} batches: each item "
@@ -118,8 +122,33 @@ class DatasetRecords(Records):
         inputs, targets = tree_map(self._place, tuple(batch))
         return inputs, targets
 
+    def _collate_apart(self, samples: list[Any]) -> Any:
+        """Collate each sample alone, then stack: padding to the longest couples the records."""
+        alone = [self.collate([sample]) for sample in samples]
+        leaves, shape = zip(*(tree_flatten(one) for one in alone), strict=True)
+        columns = []
+        for column in zip(*leaves, strict=True):
+            sizes = {tuple(leaf.shape[1:]) for leaf in column if isinstance(leaf, torch.Tensor)}
+            if len(sizes) != 1:
+                raise DataError(
+                    f"records have shapes {', '.join(map(str, sorted(sizes))) or 'unknown'} after "
+                    "collating: bring every record to one public shape, whatever else is drawn"
+                )
+            columns.append(torch.cat(column))
+        return tree_unflatten(columns, shape[0])
+
     def _place(self, value: Any) -> Any:
         return value.to(self.device) if isinstance(value, torch.Tensor) else value
+
+
+def fingerprint(tensors: Iterable[torch.Tensor]) -> str:
+    """A hash of shapes, types and every value."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def refuse_non_finite(column: torch.Tensor) -> None:

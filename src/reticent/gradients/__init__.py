@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from reticent.gradients.batches import synthetic_like
-from reticent.gradients.checking import Check, check, isolation
+from reticent.gradients.checking import Check, check
 from reticent.gradients.clipping import Automatic, Clipping, Flat, Normalised, PerLayer
 from reticent.gradients.engine import clipped_sum
+from reticent.gradients.isolating import isolation
 from reticent.gradients.reference import per_example
 from reticent.gradients.rules import CompositeRule, Rule, register_rule, unregister_rule
 from reticent.gradients.sums import ClippedSum

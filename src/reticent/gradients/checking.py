@@ -1,7 +1,6 @@
 """Is it right for *this* model? Both paths against plain autograd, one example at a time.
 
-`check` is for a user's own model and layers; `isolation` asks whether examples influence each
-other, which no look at the layers can tell. Neither needs real records: see `synthetic_like`.
+`check` is for a user's own model and layers. It needs no real records: see `synthetic_like`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from reticent.errors import ModelError, OptionError
 from reticent.gradients import rounding
@@ -21,17 +19,14 @@ from reticent.gradients.batches import (
     batch_size,
     call,
     part,
-    synthetic_like,
     tensors,
     trainable,
     unwrapped,
 )
 from reticent.gradients.engine import clipped_sum
+from reticent.gradients.isolating import as_found, device_of, isolation_problems
 from reticent.gradients.losses import LossFn
-from reticent.gradients.validation import problems, validate
-
-# not a seed anyone uses for their own data: the replacement must differ from what it replaces
-PERTURBATION = 0x5E1F_1E55
+from reticent.gradients.validation import validate
 
 
 @dataclass(frozen=True)
@@ -88,43 +83,13 @@ def one_at_a_time(
 @contextmanager
 def _steady(model: nn.Module, inputs: Any) -> Iterator[None]:
     """Runs that can be compared: full float32, evaluation mode if the output is random."""
-    modes = {module: module.training for module in model.modules()}
-    buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
     inner = unwrapped(model)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    try:
-        with rounding.forbidden(device):
-            with torch.no_grad():
-                first, second = tensors(call(inner, inputs)), tensors(call(inner, inputs))
-            if not all(torch.equal(a, b) for a, b in zip(first, second, strict=True)):
-                model.eval()
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        _restore(buffers)
-
-
-def _restore(buffers: dict[Tensor, Tensor]) -> None:
-    for buffer, value in buffers.items():
-        buffer.detach().copy_(value)
-
-
-def _learned_buffers(model: nn.Module, inputs: Any, others: Any) -> list[str]:
-    """Buffers that the forward pass fills with something that depends on the records."""
-    before = {buffer: buffer.detach().clone() for buffer in model.buffers()}
-    after: list[dict[str, Tensor]] = []
-    for batch in (inputs, others):
+    with as_found(model), rounding.forbidden(device_of(model)):
         with torch.no_grad():
-            call(unwrapped(model), batch)
-        after.append({name: b.detach().clone() for name, b in model.named_buffers()})
-        _restore(before)
-    return [
-        f"buffer {name!r} takes up the records in the forward pass, outside the gradient, where "
-        "no noise reaches it"
-        for name, value in after[0].items()
-        if not torch.allclose(value.double(), after[1][name].double(), equal_nan=True)
-    ]
+            first, second = tensors(call(inner, inputs)), tensors(call(inner, inputs))
+        if not all(torch.equal(a, b) for a, b in zip(first, second, strict=True)):
+            model.eval()
+        yield
 
 
 def check(
@@ -182,7 +147,7 @@ def check(
                         f"{result.path} path: parameter {name!r} of {_owner(model, name)} differs "
                         f"by {off:.3g} (its largest entry is {scale:.3g})"
                     )
-    wrong += _isolation_problems(model, loss_fn, inputs, targets, rtol, atol)
+    wrong += isolation_problems(model, loss_fn, inputs, targets, rtol, atol)
     return Check(auto.path, auto.reason, worst, tuple(wrong))
 
 
@@ -197,89 +162,3 @@ def _owner(model: nn.Module, parameter: str) -> str:
     name = parameter.rpartition(".")[0]
     kind = type(model.get_submodule(name)).__name__
     return f"module {name!r} ({kind})" if name else f"the model itself ({kind})"
-
-
-def isolation(
-    model: nn.Module,
-    loss_fn: LossFn,
-    inputs: Any,
-    targets: Any,
-    *,
-    rtol: float = 1e-3,
-    atol: float = 1e-5,
-) -> None:
-    """Test that no example influences another; raises `ModelError` if one does.
-
-    One example is replaced at a time: the outputs, losses and gradient norms of the others must not
-    move, and every example alone must give what it gave in the batch. Finds what no list of layer
-    types can: a module that subtracts the batch mean, or a layer that takes time for batch.
-
-    >>> import torch
-    >>> x, y = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
-    >>> isolation(torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(), x, y)
-    """
-    found = problems(model) or _isolation_problems(model, loss_fn, inputs, targets, rtol, atol)
-    if found:
-        raise ModelError(
-            "examples of a batch influence each other:\n" + "\n".join(f"- {line}" for line in found)
-        )
-
-
-def _isolation_problems(
-    model: nn.Module, loss_fn: LossFn, inputs: Any, targets: Any, rtol: float, atol: float
-) -> list[str]:
-    size = batch_size(inputs, targets)
-    if size < 2:
-        raise OptionError("inputs", f"{size} examples", "give at least 2 to compare")
-    inner = unwrapped(model)
-
-    def outputs(x: Any) -> list[Tensor]:
-        with torch.no_grad():
-            return [leaf.detach() for leaf in tensors(call(inner, x))]
-
-    def same(a: Tensor, b: Tensor) -> bool:
-        return torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-
-    others_x, others_y = synthetic_like(inputs, targets, size, seed=PERTURBATION)
-    learned = _learned_buffers(model, inputs, others_x)
-    if learned:
-        return learned
-    with _steady(model, inputs):
-        base = outputs(inputs)
-        for leaf in base:
-            if leaf.ndim == 0 or leaf.shape[0] != size:
-                return [
-                    f"the model's output has shape {tuple(leaf.shape)}: its dimension 0 is not the "
-                    f"{size} examples"
-                ]
-        for i in range(size):
-            for whole, alone in zip(base, outputs(part(inputs, i, i + 1)), strict=True):
-                if alone.shape[0] != 1 or not same(whole[i : i + 1], alone):
-                    return [f"the output for example {i} is not what it is for that example alone"]
-        norms = clipped_sum(model, loss_fn, inputs, targets, torch.inf)
-        for j in range(min(size, 3)):
-            changed_x = _with(inputs, others_x, j)
-            changed_y = _with(targets, others_y, j)
-            rest = [i for i in range(size) if i != j]
-            for before, after in zip(base, outputs(changed_x), strict=True):
-                if not same(before[rest], after[rest]):
-                    return [f"changing example {j} changes the output for other examples"]
-            moved = clipped_sum(model, loss_fn, changed_x, changed_y, torch.inf)
-            if not same(norms.losses[rest], moved.losses[rest]):
-                return [f"changing example {j} changes the losses of other examples"]
-            if not same(norms.norms[rest], moved.norms[rest]):
-                return [f"changing example {j} changes the gradients of other examples"]
-    return []
-
-
-def _with(tree: Any, others: Any, j: int) -> Any:
-    """`tree` with example j replaced; integers go to their complement in {0, 1}."""
-
-    def swap(leaf: Any, other: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        changed = leaf.clone()
-        changed[j] = other[j] if leaf.is_floating_point() else (leaf[j] == 0).to(leaf.dtype)
-        return changed
-
-    return tree_map(swap, tree, others)

@@ -172,11 +172,20 @@ def _refused(error: NoFastPathError, path: str) -> str:
 
 
 def _factors(
-    plan: _Plan, squared: list[Tensor], losses: Tensor, valid: Tensor | None
+    plan: _Plan,
+    squared: list[Tensor],
+    losses: Tensor,
+    valid: Tensor | None,
+    floors: list[Tensor] | None = None,
 ) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Factors [B] of each group (0 for examples left out), norms [B], how many are left out."""
+    """Factors [B] of each group (0 for examples left out), norms [B], how many are left out.
+
+    A squared norm below its floor counts as the floor.
+    """
     total = squared[0] if len(squared) == 1 else torch.stack(squared).sum(0)
-    finite = total.isfinite() & losses.isfinite()
+    if floors is not None:
+        squared = [torch.maximum(s, f) for s, f in zip(squared, floors, strict=True)]
+    finite = torch.stack(squared).isfinite().all(0) & total.isfinite() & losses.isfinite()
     keep = finite if valid is None else finite & valid
     norms = torch.where(finite, total, torch.inf).sqrt()
     left_out = ~finite
@@ -229,8 +238,11 @@ def _fast(
     kind = losses.device.type
     with torch.no_grad(), torch.autocast(kind, enabled=False):
         names = {id(p): name for name, p in plan.parameters.items()}
-        found = {names[key]: norm for key, norm in squared_norms(uses).items()}
-        factors, norms, left_out = _factors(plan, _by_group(plan, found, losses), losses, valid)
+        squared, floors = (
+            _by_group(plan, {names[key]: value for key, value in found.items()}, losses)
+            for found in squared_norms(uses)
+        )
+        factors, norms, left_out = _factors(plan, squared, losses, valid, floors)
         while uses:
             _add(plan, uses.pop(), factors, names)
     return norms, losses, left_out

@@ -22,6 +22,11 @@ from reticent.gradients.rules.linear import LINEAR
 # Written-out gradients up to this many bytes in all are kept between norms and sums.
 KEEP_BYTES = 256 * 2**20
 
+# For clipping, a norm counts as at least this part of the terms it is a sum of. Terms of ±1e8 that
+# cancel have a small norm; let through unscaled, they would swallow the other examples' values in
+# the sum over the batch. Gradients of real examples cancel far less (about √positions).
+LEAST_SHARE = 1 / 256
+
 Part = tuple[Use, str]
 
 
@@ -37,13 +42,17 @@ def operands(use: Use) -> tuple[Tensor, Tensor]:
     return x, g
 
 
-def squared_norms(uses: list[Use]) -> dict[int, Tensor]:
-    """Squared norms [B] by `id` of the parameter; `uses` have their output gradients."""
+def squared_norms(uses: list[Use]) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+    """Squared norms [B], and squares of what they must at least count as, by `id` of the parameter.
+
+    `uses` have their output gradients.
+    """
     parts: dict[int, list[Part]] = defaultdict(list)
     for use in uses:
         for role, target in use.targets.items():
             parts[id(target.parameter)].append((use, role))
     norms: dict[int, Tensor] = {}
+    floors: dict[int, Tensor] = {}
     shared = {key for key, found in parts.items() if not _disjoint(found)}
     left = KEEP_BYTES
     for use in uses:
@@ -58,12 +67,35 @@ def squared_norms(uses: list[Use]) -> dict[int, Tensor]:
             found = {r: use.kept[r].flatten(1).square().sum(1) for r in roles}
         else:
             found = use.rule.squared_norms(use.module, x, g, roles)
+            for role, mass in use.rule.mass(use.module, x, g, roles).items():
+                _raise(floors, id(use.targets[role].parameter), mass)
         for role in roles:
             key = id(use.targets[role].parameter)
             norms[key] = norms[key] + found[role] if key in norms else found[role]
     for key in shared:
         norms[key] = _shared(parts[key])
-    return norms
+        _raise(floors, key, _shared_mass(parts[key]))
+    return norms, floors
+
+
+def _raise(floors: dict[int, Tensor], key: int, mass: Tensor) -> None:
+    """Add the terms of one more use, or of one more block of rows."""
+    floor = (mass * LEAST_SHARE).square()
+    floors[key] = floors[key] + floor if key in floors else floor
+
+
+def _shared_mass(parts: list[Part]) -> Tensor:
+    """The terms of all uses; a use that adds whole gradients counts with their norm."""
+    total: Tensor | None = None
+    for use, role in parts:
+        x, g = operands(use)
+        found = use.rule.mass(use.module, x, g, (role,)).get(role)
+        if found is None:
+            grad = use.kept[role] if role in use.kept else _written(use, x, g, [role])[role]
+            found = grad.flatten(1).norm(dim=1)
+        total = found if total is None else total + found
+    assert total is not None
+    return total
 
 
 def _numel(use: Use, role: str) -> int:

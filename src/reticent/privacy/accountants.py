@@ -38,6 +38,8 @@ ORDERS: Orders = (
 # Gaussians is 2e-17 per release). Unguarded, 10,000 releases at δ = 1e-12 are under-reported.
 FFT_ERROR_PER_RELEASE = 1e-14
 
+PLD_MOST_EPSILON, PLD_MOST_RELEASES = 20_000, 1_000_000
+
 
 def rdp_to_epsilon(order: float, divergence: float, delta: float) -> float:
     """ε at one order (Canonne, Kamath, Steinke 2020, Proposition 12); NaN counts as infinite."""
@@ -69,7 +71,7 @@ def filter_epsilon(bill: Bill, delta: float, order: float) -> float:
 def _interval(scale: float) -> float:
     # One bin in 10,000 of ε keeps the discretisation error below 0.1 % and the work constant
     # however large ε is; 1-2-5 steps keep neighbouring questions on the same grid.
-    target = min(max(scale / 10_000, 2e-5), 0.05)
+    target = max(scale / 10_000, 2e-5)
     decade = 10.0 ** math.floor(math.log10(target))
     return decade * max(step for step in (1, 2, 5) if step * decade <= target * (1 + 1e-9))
 
@@ -82,7 +84,8 @@ def pld_epsilon(bill: Bill, delta: float) -> float:
     releases = sum(count for charge, count in bill)
     provable = delta - FFT_ERROR_PER_RELEASE * releases
     scale = rdp_epsilon(bill, delta)
-    if provable <= 0 or not math.isfinite(scale):
+    # Beyond these, the grid would need gigabytes; Rényi curves answer at once.
+    if provable <= 0 or scale > PLD_MOST_EPSILON or releases > PLD_MOST_RELEASES:
         return math.inf
     epsilon = _pld_epsilon(bill, provable, _interval(scale))
     return max(0.0, epsilon) if not math.isnan(epsilon) else math.inf

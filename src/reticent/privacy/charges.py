@@ -26,6 +26,8 @@ Orders = tuple[float, ...]
 # A sum of `order` terms close to 1 loses about this much per term; the slack keeps the curve an
 # upper bound where its own value is as small as that.
 _ROUNDING_SLACK = 1e-15
+# dp-accounting's series for real orders stops at terms e^-30 of the whole, which is about 1.
+_SERIES_SLACK = 2e-13
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ def _sampled_gaussian_rdp(rate: float, multiplier: float, orders: Orders) -> np.
         chord = (1 - share) * np.array([at_whole[k] for k in below])
         chord += share * np.array([at_whole[k] for k in above])
         real = below != above
-        chord[real] = np.minimum(chord[real], _log_moments(rate, multiplier, asked[real]))
+        series = _log_moments(rate, multiplier, asked[real]) + _SERIES_SLACK
+        chord[real] = np.minimum(chord[real], series)
         curve = chord / (asked - 1)
     curve.setflags(write=False)
     return curve

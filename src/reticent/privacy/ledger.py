@@ -6,7 +6,6 @@ serialises to a JSON file from which anyone can recompute ε.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reticent.errors import AccountingError, BudgetError, finite, one_of, whole
+from reticent.files import read_json, to_json, write_atomically
 from reticent.privacy.accountants import (
     ACCOUNTANTS,
     Bill,
@@ -107,7 +107,8 @@ class Ledger:
         self.filter_order = filter_order
         self._entries: list[Entry] = []
         self._notes: list[str] = []
-        self._capacity: dict[tuple[Charge, ...], tuple[dict[Any, int], int]] = {}
+        # per bundle: what was paid then, how many more it afforded, whether that is the most
+        self._capacity: dict[tuple[Charge, ...], tuple[dict[Any, int], int, bool]] = {}
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -187,19 +188,25 @@ class Ledger:
         bundle = (charges,) if isinstance(charges, Charge) else tuple(charges)
         if accountant is not None:
             return self._search_capacity(bundle, self.budget, accountant)
-        counts = dict(self._bill())
-        known = self._capacity.get(bundle)
-        if known is not None:
-            base, room = known
-            used = counts.get(bundle[0], 0) - base.get(bundle[0], 0)
-            expected = dict(base)
-            for charge in bundle:
-                expected[charge] = expected.get(charge, 0) + used
-            if {k: v for k, v in expected.items() if v} == counts:
-                return max(room - used, 0)
+        known = self._known_room(bundle, exact=True)
+        if known >= 0:
+            return known
         room = self._search_capacity(bundle, self.budget, None)
-        self._capacity[bundle] = (counts, room)
+        self._capacity[bundle] = (dict(self._bill()), room, True)
         return room
+
+    def _known_room(self, bundle: tuple[Charge, ...], exact: bool = False) -> int:
+        """What an earlier answer leaves, if only this bundle was paid since; -1 if none does."""
+        base, room, is_exact = self._capacity.get(bundle, ({}, -1, True))
+        if room < 0 or (exact and not is_exact):
+            return -1
+        counts = dict(self._bill())
+        used = counts.get(bundle[0], 0) - base.get(bundle[0], 0)
+        expected = dict(base)
+        for charge in bundle:
+            expected[charge] = expected.get(charge, 0) + used
+        same = {k: v for k, v in expected.items() if v} == counts
+        return max(room - used, 0) if same and used >= 0 else -1
 
     def _search_capacity(
         self, bundle: tuple[Charge, ...], budget: Budget, accountant: str | None
@@ -228,8 +235,21 @@ class Ledger:
         return search(max(search(1, "rdp"), 1), None)
 
     def affords(self, charges: Charge | Sequence[Charge], count: int = 1) -> bool:
-        """Whether `count` more releases stay within the budget; True where there is no budget."""
-        return self.budget is None or self.capacity(charges) >= count
+        """Whether `count` more releases stay within the budget; True where there is no budget.
+
+        A yes to many is remembered, so asking again before each of them costs a look-up.
+        """
+        if self.budget is None:
+            return True
+        bundle = (charges,) if isinstance(charges, Charge) else tuple(charges)
+        if self._known_room(bundle) >= count:
+            return True
+        bill = self._bill(tuple((charge, count) for charge in bundle))
+        for by in (None,) if self.adaptive else ("rdp", None):
+            if self._state(bill, self.budget.delta, by).epsilon <= self.budget.epsilon:
+                self._capacity[bundle] = (dict(self._bill()), count, False)
+                return True
+        return False
 
     def pay(self, bundle: Sequence[tuple[Charge, str]]) -> None:
         """Pay for one release that costs several charges, each with its purpose: all or nothing."""
@@ -269,6 +289,8 @@ class Ledger:
             allowed = self.affords(entry.accounted, count)
         if not allowed:
             raise self._refusal((charge,) * count, purpose)
+        if adaptive:
+            self._capacity.clear()  # other accountants may have answered before
         self._entries = merged
 
     def _check(self, entry: Entry) -> None:
@@ -342,17 +364,20 @@ class Ledger:
 
     def save(self, path: str | Path) -> None:
         """Write the JSON form."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
+        write_atomically(Path(path), to_json(self.to_json()))
 
     @classmethod
     def load(cls, path: str | Path) -> Ledger:
         """Read a ledger file, or the ledger inside a `run.json`."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            data = read_json(Path(path))
         except OSError as error:
             raise AccountingError(f"ledger {str(path)!r}: {error.strerror}") from None
         except ValueError as error:
             raise AccountingError(f"ledger {str(path)!r} is not JSON: {error}") from None
         if isinstance(data, dict) and isinstance(data.get("ledger"), dict):
             data = data["ledger"]
-        return cls.from_json(data)
+        try:
+            return cls.from_json(data)
+        except AccountingError as error:
+            raise AccountingError(f"ledger {str(path)!r}: {error}") from None

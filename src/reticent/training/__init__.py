@@ -1,9 +1,10 @@
 """The run: state, loop, checkpoints, result."""
 
 from reticent.training.evaluation import evaluate
+from reticent.training.loop import Release, Training
 from reticent.training.result import Result, load_weights, read_run
 from reticent.training.run import Run
-from reticent.training.train import Release, Training, run, train
+from reticent.training.train import run, train
 
 __all__ = [
     "Release",

@@ -63,6 +63,7 @@ def build_optimizer(
     """
     own = list(parameters.named.values())
     if isinstance(optimizer, Optimizer):
+        _refuse_closures(optimizer)
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         stranger = [p for group in optimizer.param_groups for p in group["params"]]
         stranger = [p for p in stranger if all(p is not q for q in own) and p.requires_grad]
@@ -87,6 +88,14 @@ def build_optimizer(
         raise OptionError(
             "optimizer", optimizer, "must be an Optimizer, or a function from parameters to one"
         )
+    _refuse_closures(made)
     if type(made) in ELEMENTWISE and len(made.param_groups) == 1:
         return optimizer([parameters.flat])
     return made
+
+
+def _refuse_closures(optimizer: Optimizer) -> None:
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise OptionError(
+            "optimizer", "LBFGS", "evaluates the private loss again and again in one step"
+        )

@@ -51,6 +51,13 @@ class FlatParameters:
     def set_gradient(self, gradient: torch.Tensor) -> None:
         """Give the optimizer this gradient, whether it holds the flat parameter or the views."""
         assert self.flat.grad is not None
+        start, width = self.flat.data_ptr(), self.flat.element_size()
+        for name, parameter in self.named.items():
+            if parameter.data_ptr() != start + width * self.spans[name].start:
+                raise ModelError(
+                    f"parameter {name!r} was given other storage during training (by assigning to "
+                    ".data, or moving the model); change it in place instead"
+                )
         self.flat.grad.copy_(gradient)
         for name, parameter in self.named.items():
             parameter.grad = self.flat.grad[self.spans[name]].view(parameter.shape)

@@ -42,13 +42,14 @@ def plan(
         if steps is None:
             raise OptionError("steps", None, "give steps or epochs, or the method's noise")
         return method.calibrated(budget, n, steps, ledger), steps
-    afforded = ledger.capacity(tuple(charge for charge, _ in method.price(n)))
+    charges = tuple(charge for charge, _ in method.price(n))
     if steps is None:
-        steps = _some(afforded, budget, noise)
-    if steps > afforded:
+        return method, _some(ledger.capacity(charges), budget, noise)
+    if steps and not ledger.affords(charges, steps):
         raise BudgetError(
             f"steps = {steps}: epsilon = {budget.epsilon:g} at delta = {budget.delta:g} affords "
-            f"{afforded} at noise = {noise:g}; ask for fewer, or leave noise out to have it set"
+            f"{ledger.capacity(charges)} at noise = {noise:g}; ask for fewer, or leave noise out "
+            "to have it set"
         )
     return method, steps
 

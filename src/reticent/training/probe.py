@@ -6,6 +6,8 @@ the probe passes says nothing about them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,19 +25,31 @@ def probe(model: nn.Module, loss_fn: Any, records: Records, path: str = "auto") 
     """Check that examples do not interact, that shapes fit and that labels name classes."""
     gradients.validate(model)
     inputs, targets = gradients.synthetic_like(*records.one(), n=PROBE_EXAMPLES)
+    shapes = f"records of shape {_shape(inputs)}"
+    with _explained(f"{type(model).__name__} cannot take {shapes}"), torch.no_grad():
+        outputs = call(model, inputs)
+    _check_labels(outputs, loss_fn, records)
+    name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+    kinds = f"outputs of shape {_shape(outputs)} and targets of shape {_shape(targets)}"
+    with _explained(f"{name} cannot take {kinds}"):
+        gradients.isolation(model, loss_fn, inputs, targets)
+        gradients.clipped_sum(model, loss_fn, inputs, targets, 1.0, path=path)
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
     try:
-        with torch.no_grad():
-            outputs = call(model, inputs)
+        yield
     except ReticentError:
         raise
     except Exception as error:
-        shape = tuple(inputs.shape[1:]) if isinstance(inputs, torch.Tensor) else type(inputs)
-        raise ModelError(
-            f"{type(model).__name__} cannot take records of shape {shape}: {error}"
-        ) from error
-    _check_labels(outputs, loss_fn, records)
-    gradients.isolation(model, loss_fn, inputs, targets)
-    gradients.clipped_sum(model, loss_fn, inputs, targets, 1.0, path=path)
+        raise ModelError(f"{what}: {error}") from error
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{tuple(value.shape[1:])} ({str(value.dtype).removeprefix('torch.')})"
+    return type(value).__name__
 
 
 def _check_labels(outputs: Any, loss_fn: Any, records: Records) -> None:

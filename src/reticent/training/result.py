@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import platform
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from reticent.errors import CheckpointError
+from reticent.files import read_json, to_json, write_atomically
 from reticent.privacy import Budget, Ledger, Statement
-from reticent.training.files import write_atomically, write_json
 
 RUN_FORMAT = "reticent-run/1"
 RUN_FILE, MODEL_FILE = "run.json", "model.safetensors"
@@ -76,8 +76,12 @@ class Result:
             "budget": None if self.budget is None else self.budget.to_json(),
             "method": self.method,
             "steps": self.steps,
-            "metrics": self.metrics,
-            "seconds": round(self.seconds, 3),
+            # a run that diverged is reported too
+            "metrics": [
+                {key: value if math.isfinite(value) else None for key, value in line.items()}
+                for line in self.metrics
+            ],
+            "seconds": round(self.seconds),
             "config": self.config,
             "versions": self.versions,
             "ledger": self.ledger.to_json(),
@@ -86,12 +90,13 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Write `model.safetensors`, then `run.json`: where the latter stands, both are whole."""
         folder = Path(folder)
+        report = to_json(self.to_json())  # first: a report that cannot be written stops here
         tensors = {
             name: value.detach().cpu().clone().contiguous()
             for name, value in self.model.state_dict().items()
         }
         write_atomically(folder / MODEL_FILE, save(tensors))
-        write_json(folder / RUN_FILE, self.to_json())
+        write_atomically(folder / RUN_FILE, report)
         return folder
 
 
@@ -99,7 +104,7 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     """The contents of a run folder's `run.json`."""
     path = Path(folder) / RUN_FILE
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except OSError as error:
         raise CheckpointError(f"run {str(path)!r}: {error.strerror}") from None
     except ValueError as error:

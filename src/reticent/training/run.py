@@ -6,7 +6,8 @@ the release, the trial and the stream, and no address is used twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,10 @@ from torch import nn
 
 from reticent import gradients
 from reticent.coins import Coins
-from reticent.data.records import Records
+from reticent.data.records import Records, fingerprint
 from reticent.data.sampling import poisson_draw
 from reticent.errors import DataError
 from reticent.gradients import Clipping
-from reticent.gradients.sums import sum_dtype
 from reticent.privacy import Ledger, noisy
 from reticent.training.state import State
 
@@ -77,6 +77,12 @@ class Run:
         self._drawn.add(address)
         return self.state.step, self.trial
 
+    def frozen_fingerprint(self) -> str:
+        """A hash of what the model holds besides its trainable parameters."""
+        trained = set(self.state.parameters.named)
+        held = self.model.state_dict()
+        return fingerprint(held[name] for name in sorted(held) if name not in trained)
+
     def begin_release(self) -> None:
         """Start a release: trials count from 0 and its addresses are unused."""
         self.trial = 0
@@ -96,19 +102,22 @@ class Run:
     def clipped_sum(self, indices: torch.Tensor, clipping: Clipping) -> RecordSum:
         """The sum of the drawn records' clipped gradients, in physical pieces of `microbatch`."""
         values = self.state.parameters.values
-        # half-precision parameters are summed, and get their noise, in single precision
-        total = torch.zeros_like(values, dtype=sum_dtype(values))
+        # Double precision: adding up many pieces in single would let rounding, which one record
+        # can shift, grow with the batch. The noise is drawn and added in double too.
+        total = torch.zeros_like(values, dtype=torch.float64)
         pieces = []
-        for piece in indices.split(self.microbatch) if len(indices) else ():
+        for number, piece in enumerate(indices.split(self.microbatch) if len(indices) else ()):
             inputs, targets = self.records.fetch(piece)
             try:
-                part = gradients.clipped_sum(
-                    self.model, self.loss_fn, inputs, targets, clipping, path=self.path, out=total
-                )
+                with self._model_coins(number):
+                    part = gradients.clipped_sum(
+                        self.model, self.loss_fn, inputs, targets, clipping, path=self.path
+                    )
             except IndexError as error:
                 raise DataError(f"the model or loss rejects a record: {error}") from error
+            total += part.flat()
             pieces.append((part.norms, part.losses, part.nonfinite))
-        empty = total.new_zeros(0)
+        empty = values.new_zeros(0)
         return RecordSum(
             flat=total,
             sensitivity=clipping.sensitivity,
@@ -116,6 +125,18 @@ class Run:
             losses=torch.cat([p[1] for p in pieces]) if pieces else empty,
             nonfinite=sum((p[2] for p in pieces), torch.zeros((), device=values.device)),
         )
+
+    @contextmanager
+    def _model_coins(self, piece: int) -> Iterator[None]:
+        """Dropout and the like draw from secret coins of this release, not from a public seed.
+
+        With known masks, one record more would shift the masks of all others, which no clip bounds;
+        with secret ones the masks of the others are as random with it as without it.
+        """
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(self.coins.seed("model", self.state.step, self.trial, piece))
+            yield
 
     def noisy(self, total: Any, multiplier: float, stream: str = "noise") -> torch.Tensor:
         """`total` plus noise of `multiplier` times the sensitivity it states."""

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from reticent.coins import Coins
 from reticent.data.records import as_records
-from reticent.errors import (
-    CheckpointError,
-    OptionError,
-    whole,
-)
-from reticent.methods.base import Method, Price
+from reticent.errors import CheckpointError, OptionError, between, not_negative, whole
+from reticent.files import check_folder, to_json
+from reticent.methods.base import Method
 from reticent.privacy import Budget, Ledger
-from reticent.training.evaluation import Evaluation, Metrics, averaged_weights
-from reticent.training.files import CHECKPOINT, read_checkpoint, write_checkpoint
+from reticent.training.checkpoint import CHECKPOINT, read_checkpoint
+from reticent.training.evaluation import Evaluation
+from reticent.training.loop import Release, Training
 from reticent.training.optimizers import OptimizerFactory, build_optimizer
 from reticent.training.parameters import FlatParameters
 from reticent.training.planning import plan
 from reticent.training.probe import probe
-from reticent.training.result import RUN_FILE, Result
+from reticent.training.result import MODEL_FILE, RUN_FILE, Result
 from reticent.training.run import LossFn, Run
 from reticent.training.state import SchedulerFactory, State, WeightAverage
 
@@ -40,185 +36,9 @@ PUBLIC_SIZE_NOTE = (
     "the nominal number of records is the data set's real size, which treats that size as public"
 )
 SEEDED_NOTE = (
-    "the coins come from a stated seed: the guarantee holds only against those who do not know it"
+    "the coins come from a stated seed: the guarantee holds only against those who do not know or "
+    "guess it, and not for two runs with the same seed, which share their noise"
 )
-
-
-@dataclass(frozen=True)
-class Release:
-    """One release that was made: which, and what was measured after it, if it was due."""
-
-    step: int
-    steps: int
-    metrics: Metrics | None
-
-
-class Training:
-    """A prepared training; iterate over it for one release at a time, or call `finish`.
-
-    Example:
-        >>> import torch, reticent as rt
-        >>> data = (torch.randn(64, 4), torch.randint(0, 2, (64,)))
-        >>> training = rt.run(torch.nn.Linear(4, 2), data, method=rt.DPSGD(batch=16),
-        ...                   budget=rt.Budget(epsilon=1, delta=1e-3), steps=2,
-        ...                   optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
-        >>> [release.step for release in training]
-        [1, 2]
-        >>> training.result().epsilon <= 1
-        True
-    """
-
-    def __init__(
-        self,
-        run: Run,
-        method: Method,
-        steps: int,
-        *,
-        budget: Budget | None,
-        evaluation: Evaluation | None,
-        every: int,
-        folder: Path | None,
-        checkpoint_every: float,
-        config: dict[str, Any],
-    ) -> None:
-        self.run = run
-        self.method = method
-        self.steps = steps
-        self.budget = budget
-        self.config = config
-        self.metrics: list[dict[str, float]] = []
-        self._evaluation = evaluation
-        self._every = every
-        self._folder = folder
-        self._checkpoint_every = checkpoint_every
-        self._seconds = 0.0
-        self._started = time.monotonic()
-        self._saved_at = -float("inf")
-        self._price: Price = method.price(run.n)
-        self._finished = False
-        self._failed = False
-
-    @property
-    def seconds(self) -> float:
-        """Time spent on this training, earlier sittings included."""
-        return self._seconds + time.monotonic() - self._started
-
-    def __iter__(self) -> Iterator[Release]:
-        if self._finished:
-            raise RuntimeError("this training is finished; its model carries the result")
-        if self._failed:
-            # its coins are used up, and the state may have moved: made again, two different
-            # releases would share their noise
-            raise RuntimeError("a release failed half-way; resume from the last checkpoint")
-        run, ledger = self.run, self.run.ledger
-        charges = tuple(charge for charge, _ in self._price)
-        while run.state.step < self.steps and ledger.affords(charges):
-            self._checkpoint_if_due()
-            ledger.pay(self._price)  # before anything is released
-            run.begin_release()
-            self._failed = True
-            self.method.release(run)
-            self._failed = False
-            yield Release(run.state.step, self.steps, self._evaluate_if_due())
-        run.state.parameters.release_gradients()
-
-    def finish(self, on_release: Callable[[Release], None] | None = None) -> Result:
-        """Make all remaining releases; save the result where a folder was given."""
-        for release in self:
-            if on_release is not None:
-                on_release(release)
-        result = self.result()
-        if self._folder is not None:
-            result.save(self._folder)
-            (self._folder / CHECKPOINT).unlink(missing_ok=True)  # the key has served its purpose
-        return result
-
-    def result(self) -> Result:
-        """End the training: the model carries the result, averaged weights where there are any."""
-        state = self.run.state
-        if not self._finished:
-            self._finished = True
-            if state.average is not None and state.average.count:
-                state.parameters.values.copy_(state.average.values)
-            state.parameters.release_gradients()
-            state.parameters.detach_from_buffer()
-        return Result(
-            model=self.run.model,
-            ledger=self.run.ledger,
-            budget=self.budget,
-            method={"name": self.method.name, **self.method.options()},
-            guarantee=self.method.guarantee,
-            steps=state.step,
-            metrics=self.metrics,
-            seconds=self.seconds,
-            config=self.config,
-        )
-
-    def _evaluate_if_due(self) -> Metrics | None:
-        step = self.run.state.step
-        if self._evaluation is None or (step % self._every and step != self.steps):
-            return None
-        with averaged_weights(self.run.state):
-            measured = self._evaluation(self.run.model)
-        self.metrics.append({"step": step, **measured})
-        return measured
-
-    # -- checkpoints --------------------------------------------------------------------------
-
-    def _checkpoint_if_due(self) -> None:
-        now = time.monotonic()
-        if self._folder is not None and now - self._saved_at >= self._checkpoint_every:
-            self.checkpoint()
-
-    def checkpoint(self) -> None:
-        """Save all that is needed to go on: state, ledger, coins' key, generator of the model."""
-        if self._folder is None:
-            raise OptionError("folder", None, "a checkpoint needs a folder to be written to")
-        run = self.run
-        cuda = run.device.type == "cuda"
-        write_checkpoint(
-            self._folder,
-            {
-                "state": run.state.to_checkpoint(),
-                "ledger": run.ledger.to_json(),
-                "coins": {"key": run.coins.secret().hex(), "seeded": run.coins.seeded},
-                "method": {"name": self.method.name, **self.method.options()},
-                "steps": self.steps,
-                "records": run.records.fingerprint(),
-                "metrics": self.metrics,
-                "seconds": self.seconds,
-                # dropout and the like draw from the global generators
-                "generator": torch.get_rng_state(),
-                "cuda_generator": torch.cuda.get_rng_state(run.device) if cuda else None,
-            },
-        )
-        self._saved_at = time.monotonic()
-
-    def resume(self, saved: dict[str, Any]) -> None:
-        """Continue from a checkpoint of this very training."""
-        mine = {"name": self.method.name, **self.method.options()}
-        if saved["method"] != mine or saved["steps"] != self.steps:
-            raise CheckpointError(
-                f"the checkpoint was written by {saved['method']} for {saved['steps']} steps, this "
-                f"run is {mine} for {self.steps} steps: resume with the options it began with"
-            )
-        run = self.run
-        if saved["records"] != run.records.fingerprint():
-            # with the same coins on other records, the two runs' noise would cancel
-            raise CheckpointError("the records are not those the checkpoint was written for")
-        run.state.from_checkpoint(saved["state"])
-        run.ledger = Ledger.from_json(saved["ledger"])
-        run.coins = coins_of(saved)
-        self.metrics = [dict(line) for line in saved["metrics"]]
-        self._seconds = float(saved["seconds"])
-        torch.set_rng_state(saved["generator"])
-        if run.device.type == "cuda" and saved["cuda_generator"] is not None:
-            torch.cuda.set_rng_state(saved["cuda_generator"], run.device)
-
-
-def coins_of(saved: dict[str, Any]) -> Coins:
-    """The coins a checkpoint carries."""
-    return Coins(bytes.fromhex(saved["coins"]["key"]), seeded=bool(saved["coins"]["seeded"]))
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -227,8 +47,8 @@ def pick_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
+        float(torch.zeros(1, device=chosen).sum())
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise OptionError("device", str(device), f"cannot be used here: {error}") from None
     return chosen
 
@@ -255,6 +75,7 @@ def run(
     coins: Coins | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     checkpoint_every: float = 60.0,
     config: dict[str, Any] | None = None,
 ) -> Training:
@@ -286,43 +107,47 @@ def run(
             and its guarantee depend on the seed's secrecy.
         folder: Where checkpoints and the result go.
         resume: Continue from the folder's checkpoint.
+        overwrite: Replace the run in the folder, once all options have been found good.
         checkpoint_every: Seconds between checkpoints; 0 saves before every release.
         config: Public facts to be kept in `run.json`.
     """
     chosen = pick_device(device)
+    not_negative("checkpoint_every", checkpoint_every)
+    folder = None if folder is None else Path(folder)
+    saved = _occupied(folder, resume, overwrite, ledger)
+    try:
+        to_json(config or {})
+    except (TypeError, ValueError) as error:
+        raise OptionError("config", config, f"must be plain JSON data: {error}") from None
     loss_fn = nn.CrossEntropyLoss() if loss_fn is None else loss_fn
     if isinstance(loss_fn, nn.Module):
         loss_fn = loss_fn.to(chosen)
-    model.to(chosen)
-    model.train()
     records = as_records(data, chosen)
-    probe(model, loss_fn, records, path)
     nominal = records.n if n is None else whole("n", n)
-    saved = None
-    if resume:
-        if folder is None:
-            raise OptionError("resume", True, "needs the folder of the run to continue")
-        saved = read_checkpoint(Path(folder))
-    elif folder is not None and (Path(folder) / RUN_FILE).exists():
-        raise CheckpointError(f"{str(folder)!r} holds a finished run; choose another folder")
-    elif folder is not None and (Path(folder) / CHECKPOINT).exists():
-        raise CheckpointError(
-            f"{str(folder)!r} holds an unfinished run; resume it, or choose another folder"
-        )
-    opened = _open_ledger(ledger, budget)
-    if n is None:
-        opened.note(PUBLIC_SIZE_NOTE)
-    coins = Coins.fresh() if coins is None else coins
-    if coins.seeded:
-        opened.note(SEEDED_NOTE)
-    method, steps = plan(method, budget, nominal, steps, epochs, opened)
-
-    parameters = FlatParameters(model)
-    made = build_optimizer(optimizer, parameters)
+    mode = model.training
+    model.to(chosen).train()
+    try:
+        probe(model, loss_fn, records, path)
+        opened = _open_ledger(ledger, budget)
+        coins = (Coins.fresh() if coins is None else coins).claim()
+        for note, applies in ((PUBLIC_SIZE_NOTE, n is None), (SEEDED_NOTE, coins.seeded)):
+            if applies:
+                opened.note(note)
+        method, steps = plan(method, budget, nominal, steps, epochs, opened)
+        average = None if average is None else between("average", average, 0, 1, open_low=True)
+        every = max(steps // 10, 1) if every is None else whole("every", every)
+        size = MICROBATCH.get(chosen.type, 512) if microbatch is None else microbatch
+        whole("microbatch", size)
+        parameters = FlatParameters(model)
+        made = build_optimizer(optimizer, parameters)
+        scheduled = _scheduler(scheduler, made)
+    except BaseException:
+        model.train(mode)
+        raise
     state = State(
         parameters,
         made,
-        _scheduler(scheduler, made),
+        scheduled,
         None if average is None else WeightAverage(average, parameters.values),
     )
     training = Training(
@@ -335,21 +160,50 @@ def run(
             coins=coins,
             n=nominal,
             device=chosen,
-            microbatch=whole("microbatch", microbatch or MICROBATCH.get(chosen.type, 512)),
+            microbatch=size,
             path=path,
         ),
         method,
         steps,
         budget=budget,
         evaluation=evaluation,
-        every=max(steps // 10, 1) if every is None else whole("every", every),
-        folder=None if folder is None else Path(folder),
+        every=every,
+        folder=folder,
         checkpoint_every=checkpoint_every,
         config=dict(config or {}),
     )
     if saved is not None:
         training.resume(saved)
+    elif folder is not None:
+        for name in (RUN_FILE, MODEL_FILE, CHECKPOINT):  # and nothing else that lies there
+            (folder / name).unlink(missing_ok=True)
     return training
+
+
+def _occupied(
+    folder: Path | None, resume: bool, overwrite: bool, ledger: Ledger | None
+) -> dict[str, Any] | None:
+    """The checkpoint to go on from, if that is wanted; refuses a folder that is taken."""
+    if folder is None:
+        if resume:
+            raise OptionError("resume", True, "needs the folder of the run to continue")
+        return None
+    check_folder("folder", folder)
+    if resume:
+        if ledger is not None:
+            raise OptionError(
+                "ledger", ledger, "a resumed run goes on with the ledger of its checkpoint"
+            )
+        return read_checkpoint(folder)
+    if not overwrite and (folder / RUN_FILE).exists():
+        raise CheckpointError(
+            f"{str(folder)!r} holds a finished run; choose another folder, or overwrite it"
+        )
+    if not overwrite and (folder / CHECKPOINT).exists():
+        raise CheckpointError(
+            f"{str(folder)!r} holds an unfinished run; resume or overwrite it, or choose another"
+        )
+    return None
 
 
 def train(
@@ -387,6 +241,12 @@ def _scheduler(
     if scheduler is None:
         return None
     made = scheduler if isinstance(scheduler, LRScheduler) else scheduler(optimizer)
+    if isinstance(made, ReduceLROnPlateau):
+        raise OptionError(
+            "scheduler",
+            "ReduceLROnPlateau",
+            "follows a loss, which is private; use a schedule that counts releases",
+        )
     if made.optimizer is not optimizer:
         raise OptionError(
             "scheduler",

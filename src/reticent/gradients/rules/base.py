@@ -102,6 +102,14 @@ class Rule:
         """Sum of `per_example` over the batch; g already carries each example's factor."""
         return {role: grad.sum(0) for role, grad in self.per_example(module, x, g, roles).items()}
 
+    def mass(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
+        """Bounds [B] on the sum of the norms of the terms that `weighted_sum` adds up.
+
+        Larger than the norm where an example's own terms cancel. Not needed, and {}, where
+        `weighted_sum` adds whole per-example gradients.
+        """
+        return {}
+
     def instantiates(self, module: nn.Module, x: Tensor, g: Tensor) -> bool:
         """Whether `squared_norms` writes the gradients out, so that they may as well be kept."""
         return self.small

@@ -101,6 +101,15 @@ class ConvRule(Rule):
             norms["bias"] = g.flatten(2).sum(2).square().sum(1)
         return norms
 
+    def mass(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
+        """Σ_t ‖g_t‖‖u_t‖ over windows u, and Σ_t ‖g_t‖."""
+        conv = cast(_ConvNd, module)
+        heights = _split(conv, g).norm(dim=2)  # [B, G, T]
+        sizes: Grads = {"bias": heights.sum((1, 2))} if "bias" in roles else {}
+        if "weight" in roles:
+            sizes["weight"] = (_window_norms(conv, x, g) * heights).sum((1, 2))
+        return sizes
+
     def per_example(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
         """G Uᵀ, group by group."""
         conv = cast(_ConvNd, module)
@@ -139,6 +148,25 @@ class ConvRule(Rule):
         if "bias" in roles:
             grads["bias"] = g.transpose(0, 1).flatten(1).sum(1)
         return grads
+
+
+def _window_norms(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
+    """Norms of the windows, [B, G, T]: box sums of the pixels' squared norms, axis by axis."""
+    padded = _padded(conv, x)
+    energy = padded.reshape(x.shape[0] * conv.groups, -1, *padded.shape[2:]).square().sum(1)
+    for axis, taps in enumerate(conv.kernel_size):
+        length = (g.shape[2 + axis] - 1) * conv.stride[axis] + 1
+        strides = (slice(None),) * (1 + axis)
+        parts = [
+            energy.narrow(1 + axis, tap * conv.dilation[axis], length)[
+                (*strides, slice(None, None, conv.stride[axis]))
+            ]
+            for tap in range(taps)
+        ]
+        energy = parts[0] if taps == 1 else parts[0] + parts[1]
+        for part in parts[2:]:
+            energy += part
+    return energy.reshape(x.shape[0], conv.groups, -1).sqrt()
 
 
 def _pieces(conv: _ConvNd, x: Tensor, g: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -55,6 +55,10 @@ class EmbeddingRule(Rule):
         sums.index_add_(0, segment.reshape(-1), grads.reshape(-1, grads.shape[-1]))
         return {"weight": sums.view(batch, -1).square().sum(1)}
 
+    def mass(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
+        """Σ_t ‖g_t‖."""
+        return {"weight": tokens_and_grads(module, x, g)[1].norm(dim=2).sum(1)}
+
     def per_example(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
         """[B, V, D]: only for tables shared with a layer of another kind."""
         tokens, grads = tokens_and_grads(module, x, g)

@@ -92,6 +92,14 @@ class LinearRule(Rule):
             norms["bias"] = g.sum(1).square().sum(1)
         return norms
 
+    def mass(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
+        """Σ_t ‖g_t‖‖a_t‖ and Σ_t ‖g_t‖."""
+        heights = per_position(g).norm(dim=2)
+        sizes: Grads = {"bias": heights.sum(1)} if "bias" in roles else {}
+        if "weight" in roles:
+            sizes["weight"] = (per_position(x).norm(dim=2) * heights).sum(1)
+        return sizes
+
     def per_example(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
         """Σ_t g_t a_tᵀ and Σ_t g_t."""
         x, g = per_position(x), per_position(g)

@@ -1,50 +1,18 @@
-"""Files that are either whole or not there."""
+"""Checkpoints: all that is needed to go on, the key of the coins included."""
 
 from __future__ import annotations
 
-import contextlib
 import io
-import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from reticent.errors import CheckpointError
+from reticent.files import write_atomically
 
 CHECKPOINT = "checkpoint.secret.pt"
 CHECKPOINT_FORMAT = "reticent-checkpoint/1"
-
-
-def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write beside `path`, flush to disk, then rename: a reader sees the old file or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, mode)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-    with contextlib.suppress(OSError):  # some file systems do not sync folders
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write JSON for people and machines; NaN and infinity are not JSON and are refused."""
-    text = json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False)
-    write_atomically(path, (text + "\n").encode())
 
 
 def write_checkpoint(folder: Path, data: dict[str, Any]) -> None:

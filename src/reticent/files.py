@@ -1,0 +1,66 @@
+"""Files that are either whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from reticent.errors import OptionError
+
+
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write beside `path`, flush to disk, then rename: a reader sees the old file or the new."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, content, mode)
+    except OSError as error:
+        raise OptionError("folder", str(path.parent), f"cannot be written to: {error}") from error
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Refuse a folder that cannot be written to, without making it."""
+    if folder.is_symlink() and not folder.exists():
+        raise OptionError(option, str(folder), "is a link that leads nowhere")
+    present = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not present.is_dir():
+        raise OptionError(option, str(folder), f"{str(present)!r} is not a folder")
+    if not os.access(present, os.W_OK | os.X_OK):
+        raise OptionError(option, str(folder), f"{str(present)!r} cannot be written to")
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    with contextlib.suppress(OSError):  # some file systems do not sync folders
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def to_json(data: Any) -> bytes:
+    """JSON for people and machines; NaN and infinity are not JSON and are refused."""
+    return (json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; what is not JSON is a ValueError, however deeply it is nested."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

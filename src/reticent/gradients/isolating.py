@@ -1,0 +1,212 @@
+"""Do the examples of a batch stay apart? Tested by behaviour, on whatever the model does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from reticent.errors import ModelError, OptionError
+from reticent.gradients import rounding
+from reticent.gradients.batches import (
+    batch_size,
+    call,
+    part,
+    synthetic_like,
+    tensors,
+    unwrapped,
+)
+from reticent.gradients.engine import clipped_sum
+from reticent.gradients.losses import LossFn
+from reticent.gradients.validation import problems
+
+T = TypeVar("T")
+# not a seed anyone uses for their own data: the replacement must differ from what it replaces
+PERTURBATION = 0x5E1F_1E55
+SEED = 20
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's parameters are."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _held(model: nn.Module) -> dict[tuple[nn.Module, str], Any]:
+    """Everything besides parameters that a forward pass could leave something in."""
+    held: dict[tuple[nn.Module, str], Any] = {}
+    for module in model.modules():
+        for name, value in (*module._buffers.items(), *vars(module).items()):
+            if isinstance(value, (Tensor, float, int)) and not isinstance(value, bool):
+                held[module, name] = value
+    return held
+
+
+@contextmanager
+def as_found(model: nn.Module) -> Iterator[None]:
+    """Leave modes, buffers and plain attributes as they were."""
+    modes = {module: module.training for module in model.modules()}
+    before = {key: _copy(value) for key, value in _held(model).items()}
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        _put_back(model, before)
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _put_back(model: nn.Module, before: dict[tuple[nn.Module, str], Any]) -> None:
+    for (module, name), value in before.items():
+        current = getattr(module, name)
+        if isinstance(current, Tensor) and isinstance(value, Tensor):
+            if current.shape == value.shape and name in module._buffers:
+                current.detach().copy_(value)
+            elif not torch.equal(current, value):
+                setattr(module, name, value.clone())
+        elif current is not value:
+            setattr(module, name, value)
+
+
+def _learned(model: nn.Module, inputs: Any, others: Any) -> list[str]:
+    """What the forward pass keeps and that depends on the records."""
+    names = {id(module): name for name, module in model.named_modules()}
+    after: list[dict[tuple[nn.Module, str], Any]] = []
+    for batch in (inputs, others):
+        with as_found(model), torch.random.fork_rng(devices=_cuda(model)), torch.no_grad():
+            torch.manual_seed(SEED)
+            call(unwrapped(model), batch)
+            after.append({key: _copy(value) for key, value in _held(model).items()})
+    return [
+        f"{'.'.join(filter(None, (names[id(module)], name)))!r} takes up the records in the "
+        "forward pass, outside the gradient, where no noise reaches it"
+        for (module, name), value in after[0].items()
+        if _differ(value, after[1].get((module, name)))
+    ]
+
+
+def _differ(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape != b.shape or not torch.allclose(a.double(), b.double(), equal_nan=True)
+    return bool(a != b)
+
+
+def _cuda(model: nn.Module) -> list[torch.device]:
+    device = device_of(model)
+    return [device] if device.type == "cuda" else []
+
+
+def isolation(
+    model: nn.Module,
+    loss_fn: LossFn,
+    inputs: Any,
+    targets: Any,
+    *,
+    rtol: float = 1e-3,
+    atol: float = 1e-5,
+) -> None:
+    """Test that no example influences another; raises `ModelError` if one does.
+
+    One example is replaced at a time: the outputs, losses and gradient norms of the others must not
+    move, and every example alone must give what it gave in the batch. Finds what no list of layer
+    types can: a module that subtracts the batch mean, or a layer that takes time for batch.
+
+    >>> import torch
+    >>> x, y = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    >>> isolation(torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(), x, y)
+    """
+    found = problems(model) or isolation_problems(model, loss_fn, inputs, targets, rtol, atol)
+    if found:
+        raise ModelError(
+            "examples of a batch influence each other:\n" + "\n".join(f"- {line}" for line in found)
+        )
+
+
+def isolation_problems(
+    model: nn.Module, loss_fn: LossFn, inputs: Any, targets: Any, rtol: float, atol: float
+) -> list[str]:
+    """What `isolation` finds, in words.
+
+    The model stays in the mode it is in, and every call gets the same random numbers: mixing that
+    happens in training only, or at random, shows like any other.
+    """
+    size = batch_size(inputs, targets)
+    if size < 2:
+        raise OptionError("inputs", f"{size} examples", "give at least 2 to compare")
+    inner = unwrapped(model)
+
+    def seeded(compute: Callable[[], T], seed: int = SEED) -> T:
+        torch.manual_seed(seed)
+        return compute()
+
+    def outputs(x: Any) -> list[Tensor]:
+        with torch.no_grad():
+            return [leaf.detach() for leaf in tensors(call(inner, x))]
+
+    def same(a: Tensor, b: Tensor) -> bool:
+        return torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+
+    def alike(a: list[Tensor], b: list[Tensor]) -> bool:
+        return all(x.shape == y.shape and same(x, y) for x, y in zip(a, b, strict=True))
+
+    others_x, others_y = synthetic_like(inputs, targets, size, seed=PERTURBATION)
+    learned = _learned(model, inputs, others_x)
+    if learned:
+        return learned
+    with (
+        as_found(model),
+        rounding.forbidden(device_of(model)),
+        torch.random.fork_rng(devices=_cuda(model)),
+    ):
+        base = seeded(lambda: outputs(inputs))
+        for leaf in base:
+            if leaf.ndim == 0 or leaf.shape[0] != size:
+                return [
+                    f"the model's output has shape {tuple(leaf.shape)}: its dimension 0 is not the "
+                    f"{size} examples"
+                ]
+        if not alike(base, seeded(lambda: outputs(inputs))):
+            return [
+                "a second call on the same inputs gives another output: the model keeps a state"
+            ]
+        random = not alike(base, seeded(lambda: outputs(inputs), SEED + 1))
+        norms = seeded(lambda: clipped_sum(model, loss_fn, inputs, targets, torch.inf))
+        for j in range(min(size, 3)):
+            x, y = _with(inputs, others_x, j), _with(targets, others_y, j)
+            rest = [i for i in range(size) if i != j]
+            for before, after in zip(base, seeded(partial(outputs, x)), strict=True):
+                if not same(before[rest], after[rest]):
+                    return [f"changing example {j} changes the output for other examples"]
+            moved = seeded(partial(clipped_sum, model, loss_fn, x, y, torch.inf))
+            if not same(norms.losses[rest], moved.losses[rest]):
+                return [f"changing example {j} changes the losses of other examples"]
+            if not same(norms.norms[rest], moved.norms[rest]):
+                return [f"changing example {j} changes the gradients of other examples"]
+        if random:  # an example alone cannot get the masks it had in the batch
+            model.eval()
+            base = outputs(inputs)
+        for i in range(size):
+            for whole, alone in zip(base, outputs(part(inputs, i, i + 1)), strict=True):
+                if alone.shape[0] != 1 or not same(whole[i : i + 1], alone):
+                    return [f"the output for example {i} is not what it is for that example alone"]
+    return []
+
+
+def _with(tree: Any, others: Any, j: int) -> Any:
+    """`tree` with example j replaced; integers go to their complement in {0, 1}."""
+
+    def swap(leaf: Any, other: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        changed = leaf.clone()
+        changed[j] = other[j] if leaf.is_floating_point() else (leaf[j] == 0).to(leaf.dtype)
+        return changed
+
+    return tree_map(swap, tree, others)

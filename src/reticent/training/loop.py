@@ -1,0 +1,262 @@
+"""The loop that every method shares: while the ledger affords it, charge, release, evaluate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reticent.coins import Coins
+from reticent.errors import CheckpointError, OptionError
+from reticent.methods.base import Method, Price
+from reticent.privacy import Budget, Ledger
+from reticent.training.checkpoint import CHECKPOINT, write_checkpoint
+from reticent.training.evaluation import Evaluation, Metrics, averaged_weights
+from reticent.training.result import Result
+from reticent.training.run import Run
+
+_HIDDEN = ("records", "frozen parts")  # hashes say nothing to a reader, or too much
+
+
+def _described(loss_fn: Any) -> str:
+    """A loss function by name and plain settings."""
+    if not hasattr(loss_fn, "__dict__"):
+        return repr(type(loss_fn))
+    plain = {k: v for k, v in vars(loss_fn).items() if isinstance(v, (str, int, float, bool))}
+    return f"{getattr(loss_fn, '__qualname__', type(loss_fn).__name__)} {sorted(plain.items())}"
+
+
+@dataclass(frozen=True)
+class Release:
+    """One release that was made: which, and what was measured after it, if it was due."""
+
+    step: int
+    steps: int
+    metrics: Metrics | None
+
+
+class Training:
+    """A prepared training; iterate over it for one release at a time, or call `finish`.
+
+    Example:
+        >>> import torch, reticent as rt
+        >>> data = (torch.randn(64, 4), torch.randint(0, 2, (64,)))
+        >>> training = rt.run(torch.nn.Linear(4, 2), data, method=rt.DPSGD(batch=16),
+        ...                   budget=rt.Budget(epsilon=1, delta=1e-3), steps=2,
+        ...                   optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+        >>> [release.step for release in training]
+        [1, 2]
+        >>> training.result().epsilon <= 1
+        True
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        method: Method,
+        steps: int,
+        *,
+        budget: Budget | None,
+        evaluation: Evaluation | None,
+        every: int,
+        folder: Path | None,
+        checkpoint_every: float,
+        config: dict[str, Any],
+    ) -> None:
+        self.run = run
+        self.method = method
+        self.steps = steps
+        self.budget = budget
+        self.config = config
+        self.metrics: list[dict[str, float]] = []
+        self._evaluation = evaluation
+        self._every = every
+        self._folder = folder
+        self._checkpoint_every = checkpoint_every
+        self._seconds = 0.0
+        self._started = time.monotonic()
+        self._saved_at = -float("inf")
+        self._price: Price = method.price(run.n)
+        self._result: Result | None = None
+        self._failed = False
+        self._stopping = False
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on this training, earlier sittings included."""
+        return self._seconds + time.monotonic() - self._started
+
+    def __iter__(self) -> Iterator[Release]:
+        if self._result is not None:
+            raise RuntimeError("this training is finished; its model carries the result")
+        if self._failed:
+            # its coins are used up, and the state may have moved: made again, two different
+            # releases would share their noise
+            raise RuntimeError("a release failed half-way; resume from the last checkpoint")
+        run, ledger = self.run, self.run.ledger
+        charges = tuple(charge for charge, _ in self._price)
+        ledger.affords(charges, max(self.steps - run.state.step, 1))  # asked once, remembered
+        while run.state.step < self.steps and not self._stopping and ledger.affords(charges):
+            self._checkpoint_if_due()
+            ledger.pay(self._price)  # before anything is released
+            run.begin_release()
+            self._failed, step = True, run.state.step
+            self.method.release(run)
+            if run.state.step != step + 1:  # or the next release would draw the same coins
+                raise RuntimeError(f"{self.method.name} did not step exactly once in a release")
+            self._failed = False
+            yield Release(run.state.step, self.steps, self._evaluate_if_due())
+        run.state.parameters.release_gradients()
+        if self._stopping and self._folder is not None and run.state.step < self.steps:
+            self.checkpoint()
+
+    def stop(self) -> None:
+        """End after the release under way, with a checkpoint; safe to call in a signal handler."""
+        self._stopping = True
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` left releases to be made."""
+        return self._stopping and self.run.state.step < self.steps
+
+    def finish(self, on_release: Callable[[Release], None] | None = None) -> Result:
+        """Make all remaining releases; save the result where a folder was given."""
+        try:
+            for release in self:
+                if on_release is not None:
+                    on_release(release)
+        finally:
+            self.run.state.parameters.release_gradients()
+        if self.stopped:
+            raise KeyboardInterrupt
+        return self.result()
+
+    def result(self, *, public_stop: bool = False) -> Result:
+        """End the training: the model carries the result, averaged weights where there are any.
+
+        Where a folder was given the result is saved there, and the checkpoint with the key goes.
+
+        Args:
+            public_stop: An end before the planned number of releases normally pays for all of them:
+                had the moment depended on what was released, the ε of the releases made so far
+                would prove nothing. Say True if it was fixed beforehand or by a public rule.
+        """
+        if self._result is not None:
+            return self._result
+        state = self.run.state
+        missing = self.steps - state.step
+        if missing > 0 and not public_stop and self.budget is not None:
+            for charge, purpose in self._price:
+                self.run.ledger.charge(charge, f"{purpose}, planned but not made", count=missing)
+            self.run.ledger.note(
+                f"stopped after {state.step} of {self.steps} planned releases; all are paid for, "
+                "since the moment may depend on what was released"
+            )
+        if state.average is not None and state.average.count:
+            state.parameters.values.copy_(state.average.values)
+        state.parameters.release_gradients()
+        state.parameters.detach_from_buffer()
+        self._result = Result(
+            model=self.run.model,
+            ledger=self.run.ledger,
+            budget=self.budget,
+            method={"name": self.method.name, **self.method.options()},
+            guarantee=self.method.guarantee,
+            steps=state.step,
+            metrics=self.metrics,
+            seconds=self.seconds,
+            config=self.config,
+        )
+        if self._folder is not None:
+            self._result.save(self._folder)
+            (self._folder / CHECKPOINT).unlink(missing_ok=True)
+        return self._result
+
+    def _evaluate_if_due(self) -> Metrics | None:
+        step = self.run.state.step
+        if self._evaluation is None or (step % self._every and step != self.steps):
+            return None
+        with averaged_weights(self.run.state):
+            measured = {key: float(v) for key, v in self._evaluation(self.run.model).items()}
+        self.metrics.append({"step": step, **measured})
+        return measured
+
+    # -- checkpoints --------------------------------------------------------------------------
+
+    def _checkpoint_if_due(self) -> None:
+        now = time.monotonic()
+        if self._folder is not None and now - self._saved_at >= self._checkpoint_every:
+            self.checkpoint()
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a run to be the same run."""
+        return {
+            "method": {"name": self.method.name, **self.method.options()},
+            "steps": self.steps,
+            "n": self.run.n,
+            "budget": None if self.budget is None else self.budget.to_json(),
+            "loss": _described(self.run.loss_fn),
+            "optimizer": type(self.run.state.optimizer).__name__,
+            "device": self.run.device.type,
+            "frozen parts": self.run.frozen_fingerprint(),
+            # with the same coins on other records, the noise of two releases would cancel
+            "records": self.run.records.fingerprint(),
+        }
+
+    def checkpoint(self) -> None:
+        """Save all that is needed to go on: state, ledger, coins' key, generator of the model."""
+        if self._folder is None:
+            raise OptionError("folder", None, "a checkpoint needs a folder to be written to")
+        if self._failed:
+            raise RuntimeError("a release failed half-way: its state must not be kept")
+        run = self.run
+        cuda = run.device.type == "cuda"
+        write_checkpoint(
+            self._folder,
+            {
+                "identity": self._identity(),
+                "state": run.state.to_checkpoint(),
+                "ledger": run.ledger.to_json(),
+                "coins": {"key": run.coins.secret().hex(), "seeded": run.coins.seeded},
+                "metrics": self.metrics,
+                "seconds": self.seconds,
+                # dropout and the like draw from the global generators
+                "generator": torch.get_rng_state(),
+                "cuda_generator": torch.cuda.get_rng_state(run.device) if cuda else None,
+            },
+        )
+        self._saved_at = time.monotonic()
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Continue from a checkpoint of this very training."""
+        try:
+            self._resume(saved)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"the checkpoint lacks what a run needs ({type(error).__name__}: {error})"
+            ) from error
+
+    def _resume(self, saved: dict[str, Any]) -> None:
+        for name, mine in self._identity().items():
+            theirs = saved["identity"][name]
+            if theirs != mine:
+                shown = "" if name in _HIDDEN else f" ({theirs}, not {mine})"
+                raise CheckpointError(
+                    f"the checkpoint belongs to a run with other {name}{shown}: resume with what "
+                    "it was begun with"
+                )
+        run = self.run
+        run.state.from_checkpoint(saved["state"])
+        run.ledger = Ledger.from_json(saved["ledger"])
+        run.coins = Coins(
+            bytes.fromhex(saved["coins"]["key"]), seeded=bool(saved["coins"]["seeded"])
+        )
+        self.metrics = [dict(line) for line in saved["metrics"]]
+        self._seconds = float(saved["seconds"])
+        torch.set_rng_state(saved["generator"])
+        if run.device.type == "cuda" and saved["cuda_generator"] is not None:
+            torch.cuda.set_rng_state(saved["cuda_generator"], run.device)
