@@ -6,37 +6,21 @@ import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from reticent.errors import OptionError
 
 
-def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write beside `path`, flush to disk, then rename: a reader sees the old file or the new."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, content, mode)
-    except OSError as error:
-        raise OptionError("folder", str(path.parent), f"cannot be written to: {error}") from error
-
-
-def check_folder(option: str, folder: Path) -> None:
-    """Refuse a folder that cannot be written to, without making it."""
-    if folder.is_symlink() and not folder.exists():
-        raise OptionError(option, str(folder), "is a link that leads nowhere")
-    present = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not present.is_dir():
-        raise OptionError(option, str(folder), f"{str(present)!r} is not a folder")
-    if not os.access(present, os.W_OK | os.X_OK):
-        raise OptionError(option, str(folder), f"{str(present)!r} cannot be written to")
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """A file that takes `path`'s name only once it is whole and on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, mode)
@@ -51,6 +35,26 @@ def _write(path: Path, content: bytes, mode: int) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write all or nothing; a folder that cannot be written to is named."""
+    try:
+        with replacing(path, mode) as file:
+            file.write(content)
+    except OSError as error:
+        raise OptionError("folder", str(path.parent), f"cannot be written to: {error}") from error
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Refuse a folder that cannot be written to, without making it."""
+    if folder.is_symlink() and not folder.exists():
+        raise OptionError(option, str(folder), "is a link that leads nowhere")
+    present = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not present.is_dir():
+        raise OptionError(option, str(folder), f"{str(present)!r} is not a folder")
+    if not os.access(present, os.W_OK | os.X_OK):
+        raise OptionError(option, str(folder), f"{str(present)!r} cannot be written to")
 
 
 def to_json(data: Any) -> bytes:

@@ -7,28 +7,10 @@ from torch import nn
 from reticent.errors import ModelError, OptionError
 from reticent.gradients import Flat, Normalised, PerLayer, clipped_sum
 
+from .networks import batch, network
 from .oracle import agrees, close, flat_sum, gradients, norms_of, snapshot, unchanged
 
 CE = nn.CrossEntropyLoss()
-
-
-def network(dtype=torch.float64):
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3),
-        nn.ReLU(inplace=True),
-        nn.GroupNorm(2, 4),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16, 6),
-        nn.ReLU(inplace=True),
-        nn.Linear(6, 3),
-    ).to(dtype)
-
-
-def batch(size=7, dtype=torch.float64):
-    torch.manual_seed(1)
-    return torch.randn(size, 1, 6, 6, dtype=dtype), torch.randint(0, 3, (size,))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -341,55 +323,6 @@ def test_existing_gradients_are_not_touched():
     kept = {n: p.grad.clone() for n, p in model.named_parameters()}
     clipped_sum(model, CE, x, y, 0.1)
     assert all(torch.equal(p.grad, kept[n]) for n, p in model.named_parameters())
-
-
-def test_time_that_equals_batch_is_not_taken_for_it():
-    class TimeFirst(nn.Module):
-        """Keeps [time, batch, width] inside, as many models do."""
-
-        def __init__(self):
-            super().__init__()
-            self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
-
-        def forward(self, x):
-            h = torch.tanh(self.inner(x.transpose(0, 1)))
-            return self.head(h.transpose(0, 1).mean(1))
-
-    torch.manual_seed(0)
-    model = TimeFirst().double()
-    for size in (1, 4, 5, 6):  # time is 5
-        x = torch.randn(size, 5, 4, dtype=torch.float64)
-        y = torch.randint(0, 3, (size,))
-        rows = gradients(model, CE, x, y)
-        result = clipped_sum(model, CE, x, y, 0.1)
-        close(result.norms, norms_of(rows), 1e-9)
-        for name, value in flat_sum(rows, 0.1).items():
-            close(result.grads[name], value, 1e-9, name)
-        if size > 1:
-            assert result.path == "reference"
-            assert "inner" in result.reason
-            with pytest.raises(ModelError, match="inner"):
-                clipped_sum(model, CE, x, y, 0.1, path="fast")
-
-
-def test_outputs_with_time_first_are_not_taken_for_examples():
-    class Sequence(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.head(x).transpose(0, 1)
-
-    x = torch.randn(4, 4, 4)
-    with pytest.raises(ModelError):
-        clipped_sum(Sequence(), lambda o, t: (o * t).sum(), x, torch.randn(4, 4), 1.0, path="fast")
-
-
-def test_a_batch_as_large_as_the_image_still_takes_the_fast_path():
-    model = network()
-    x, y = batch(6)  # images are 6 x 6
-    agrees(model, CE, x, y)
 
 
 def test_the_fast_path_never_waits_for_the_device(monkeypatch):

@@ -8,19 +8,17 @@ the catalog expects, so a damaged or foreign file is refused before it is used.
 from __future__ import annotations
 
 import os
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reticent.data.catalog import Entry
 from reticent.errors import DataError, OptionError
+from reticent.files import replacing
 
 ENVIRONMENT = "RETICENT_DATA"
 Arrays = dict[str, NDArray[np.generic]]
@@ -159,28 +157,11 @@ def _read_array(
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     """Write all or nothing."""
-    with _replacing(path) as file:
+    with replacing(path) as file:
         np.savez_compressed(file, **dict(arrays))  # type: ignore[arg-type]
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write all or nothing."""
-    with _replacing(path) as file:
+    with replacing(path) as file:
         file.write(data)
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes `path`'s name only once it is whole and on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,0 +1,147 @@
+"""Parameters used several times: tied weights, modules called twice, modules under two names."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from reticent.errors import ModelError
+from reticent.gradients import clipped_sum
+
+from .networks import LoRA
+from .oracle import agrees, close, flat_sum, gradients, norms_of, snapshot, unchanged
+
+CE = nn.CrossEntropyLoss()
+
+
+def batch(size=5, width=4):
+    torch.manual_seed(1)
+    return torch.randn(size, width, dtype=torch.float64), torch.randint(0, 3, (size,))
+
+
+def falls_back(model, x, y, *words):
+    """Auto gives the oracle's answer by the reference; fast refuses and names the culprit."""
+    rows = gradients(model, CE, x, y)
+    before = snapshot(model)
+    result = clipped_sum(model, CE, x, y, 0.1)
+    assert result.path == "reference"
+    close(result.norms, norms_of(rows), 1e-9)
+    for name, value in flat_sum(rows, 0.1).items():
+        close(result.grads[name], value, 1e-9, name)
+    with pytest.raises(ModelError) as caught:
+        clipped_sum(model, CE, x, y, 0.1, path="fast")
+    for word in words:
+        assert word in str(caught.value)
+        assert word in result.reason
+    unchanged(model, before)
+
+
+def test_tied_linear_layers_and_reused_modules():
+    class Reused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+            self.b.weight = self.a.weight
+            self.c.bias = self.a.bias
+            self.norm = nn.LayerNorm(4)
+            self.conv = nn.Conv1d(1, 1, 3, padding=1)
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            h = self.norm(torch.tanh(self.a(x)))
+            h = self.norm(self.b(h)) + x
+            h = self.a(torch.stack([h, x], 1)).sum(1)
+            h = self.conv(self.conv(h.unsqueeze(1)).tanh()).squeeze(1)
+            return self.head(self.c(h))
+
+    torch.manual_seed(0)
+    model = Reused().double()
+    agrees(model, CE, *batch())
+    assert "b.weight" not in clipped_sum(model, CE, *batch(), 1.0).grads
+
+
+def test_weight_tied_between_different_kinds_of_layer():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.group = nn.LayerNorm(4), nn.GroupNorm(2, 4)
+            self.group.weight = self.norm.weight
+            self.conv, self.other = nn.Conv1d(4, 4, 1), nn.Conv1d(4, 4, 1, stride=2)
+            self.other.weight = self.conv.weight
+            self.head = nn.Linear(4, 3)
+            self.lora = LoRA(4, 4)
+            self.lora.bias = self.norm.bias
+
+        def forward(self, x):
+            h = self.group(torch.tanh(self.norm(x)))
+            seq = torch.stack([h, x, h * x], 2)
+            h = self.conv(seq).mean(2) + self.other(seq).sum(2)
+            return self.head(self.lora(h))
+
+    torch.manual_seed(0)
+    model = Mixed().double()
+    agrees(model, CE, *batch())
+
+
+def test_one_module_under_two_names():
+    torch.manual_seed(0)
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.Tanh(), shared, nn.ReLU(inplace=True), nn.Linear(4, 3))
+    agrees(model.double(), CE, *batch())
+
+
+class Holder(nn.Module):
+    """Has a parameter of its own and uses a layer that belongs to someone else, too."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.scale = nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x)) * self.scale + self.layer(x * 2)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.Sequential(nn.LayerNorm(4))])
+def test_a_layer_shared_with_a_custom_module_is_counted_once(first, layer):
+    torch.manual_seed(0)
+    parts = [layer, Holder(layer)]
+    model = nn.Sequential(*(parts if first else parts[::-1]), nn.Linear(4, 3)).double()
+    if first:
+        agrees(model, CE, *batch())
+    else:
+        falls_back(model, *batch(), "outside")
+
+
+def test_a_shared_layer_used_only_inside():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.holder = Holder(self.layer)
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.holder(x))
+
+    torch.manual_seed(0)
+    agrees(Twice().double(), CE, *batch())
+
+
+def test_a_custom_module_that_registers_a_layer_twice():
+    class Aliased(Holder):
+        def __init__(self, layer):
+            super().__init__(layer)
+            self.alias = layer
+            self.register_buffer("shift", torch.ones(4))
+            self.tied = nn.Linear(4, 4)
+            self.tied.weight = layer.weight
+
+        def forward(self, x):
+            return super().forward(x) + self.tied(self.alias(x)) + self.shift
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), Aliased(nn.Linear(4, 4)), nn.Linear(4, 3)).double()
+    agrees(model, CE, *batch())
