@@ -156,12 +156,9 @@ def _window_norms(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
     energy = padded.reshape(x.shape[0] * conv.groups, -1, *padded.shape[2:]).square().sum(1)
     for axis, taps in enumerate(conv.kernel_size):
         length = (g.shape[2 + axis] - 1) * conv.stride[axis] + 1
-        strides = (slice(None),) * (1 + axis)
+        every = (*(slice(None),) * (1 + axis), slice(None, None, conv.stride[axis]))
         parts = [
-            energy.narrow(1 + axis, tap * conv.dilation[axis], length)[
-                (*strides, slice(None, None, conv.stride[axis]))
-            ]
-            for tap in range(taps)
+            energy.narrow(1 + axis, tap * conv.dilation[axis], length)[every] for tap in range(taps)
         ]
         energy = parts[0] if taps == 1 else parts[0] + parts[1]
         for part in parts[2:]:
@@ -220,7 +217,8 @@ def _pixel_gram(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
             slice(k * d, k * d + (n - 1) * s + 1, s)
             for k, d, n, s in zip(shift, conv.dilation, output, conv.stride, strict=True)
         )
-        part = single[(slice(None), *cut, *cut)]
+        both = (slice(None), *cut, *cut)
+        part = single[both]
         total = part.clone() if total is None else total.add_(part)
     assert total is not None
     return total.reshape(batch, groups, positions, positions)
