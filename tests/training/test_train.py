@@ -232,6 +232,17 @@ def test_stopping_early_pays_for_the_plan():
     assert stopped(public_stop=True).epsilon < planned
 
 
+def test_stopping_early_with_a_shared_ledger_keeps_the_budget():
+    ledger = rt.Ledger(BUDGET)
+    training = rt.run(model(), (INPUTS, TARGETS), **options(steps=8, ledger=ledger))
+    next(iter(training))
+    other = rt.privacy.SampledGaussian(1.0, 5.0)
+    ledger.charge(other, "something else", count=ledger.capacity(other))
+    result = training.result()
+    assert result.steps == 1
+    assert 2.5 < result.epsilon <= 3
+
+
 def test_half_precision_parameters_are_summed_in_double():
     net = model().bfloat16()
     training = rt.run(net, (INPUTS.bfloat16(), TARGETS), **options())

@@ -148,14 +148,8 @@ class Training:
         if self._result is not None:
             return self._result
         state = self.run.state
-        missing = self.steps - state.step
-        if missing > 0 and not public_stop and self.budget is not None:
-            for charge, purpose in self._price:
-                self.run.ledger.charge(charge, f"{purpose}, planned but not made", count=missing)
-            self.run.ledger.note(
-                f"stopped after {state.step} of {self.steps} planned releases; all are paid for, "
-                "since the moment may depend on what was released"
-            )
+        if not public_stop and self.budget is not None:
+            self._pay_for_the_plan()
         if state.average is not None and state.average.count:
             state.parameters.values.copy_(state.average.values)
         state.parameters.release_gradients()
@@ -175,6 +169,22 @@ class Training:
             self._result.save(self._folder)
             (self._folder / CHECKPOINT).unlink(missing_ok=True)
         return self._result
+
+    def _pay_for_the_plan(self) -> None:
+        """Charge the planned releases that were not made, as far as the budget goes."""
+        ledger, made = self.run.ledger, self.run.state.step
+        missing = self.steps - made
+        if missing <= 0:
+            return
+        charges = tuple(charge for charge, _ in self._price)
+        count = missing if ledger.affords(charges, missing) else ledger.capacity(charges)
+        if count:
+            for charge, purpose in self._price:
+                ledger.charge(charge, f"{purpose}, planned but not made", count=count)
+        ledger.note(
+            f"stopped after {made} of {self.steps} planned releases; all are paid for, as far as "
+            "the budget goes, since the moment may depend on what was released"
+        )
 
     def _evaluate_if_due(self) -> Metrics | None:
         step = self.run.state.step
