@@ -92,3 +92,82 @@ def test_what_a_model_held_before_is_put_back():
     with pytest.raises(ModelError):
         isolation(model, nn.CrossEntropyLoss(), X, Y)
     assert model[0].calls == 0
+
+
+class SometimesMixes(nn.Module):
+    def __init__(self, p):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x):
+        return 0.5 * (x + x.roll(1, 0)) if self.training and torch.rand(()) < self.p else x
+
+
+class DropPath(nn.Module):
+    """Drops a branch for all examples of a call at once, or for each on its own."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x):
+        return x * (torch.rand(len(x) if self.shape == "row" else 1, 1) < 0.5) * 2
+
+
+class WeightDrop(nn.Linear):
+    def forward(self, x):
+        return nn.functional.linear(x, nn.functional.dropout(self.weight, 0.5), self.bias)
+
+
+class FrozenMean(nn.Module):
+    """Takes up the records in a parameter that is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.p = nn.Parameter(torch.zeros(6), requires_grad=False)
+
+    def forward(self, x):
+        self.p.data = 0.9 * self.p.data + 0.1 * x.detach().mean(0)
+        return x
+
+
+class Recorder(nn.Module):
+    """Takes them up in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(x.detach().mean())
+        return x
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(net(SometimesMixes(p)) for p in (0.3, 0.5, 0.9)),
+        net(SometimesMixes(0.5), nn.Dropout(0.1)),
+        net(DropPath("batch")),
+        net(DropPath("batch"), nn.Dropout(0.2)),
+        net(nn.Dropout(0.2), DropPath("batch")),
+        net(WeightDrop(6, 6)),
+        net(FrozenMean()),
+        net(Recorder()),
+    ],
+    ids=lambda model: "-".join(type(m).__name__ for m in model[:-1]),
+)
+def test_rare_mixing_shared_coins_and_hidden_memories_are_found(model):
+    with pytest.raises(ModelError):
+        isolation(model, nn.CrossEntropyLoss(), X, Y)
+
+
+def test_coins_of_each_example_are_fine():
+    isolation(net(DropPath("row"), nn.Dropout(0.3)), nn.CrossEntropyLoss(), X, Y)
+
+
+def test_a_frozen_parameter_is_put_back():
+    model = net(FrozenMean())
+    with pytest.raises(ModelError):
+        isolation(model, nn.CrossEntropyLoss(), X, Y)
+    assert not model[0].p.any()

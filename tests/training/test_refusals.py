@@ -116,3 +116,30 @@ def test_a_parameter_taken_out_of_the_buffer_is_noticed():
 
     with pytest.raises(ModelError, match=r"2\.bias"):
         training.finish(displace)
+
+
+def test_a_coupling_that_starts_at_a_size_is_found():
+    class Large(nn.Module):
+        def forward(self, x):
+            return x - x.mean(0) if len(x) > 3 else x
+
+    with pytest.raises(ModelError, match="influence each other"):
+        rt.run(nn.Sequential(Large(), model()), (INPUTS, TARGETS), **options())
+
+
+def test_a_frozen_part_that_learns_stops_the_training():
+    class Sly(nn.Module):
+        """Passes the probe, whose inputs it recognises by their number."""
+
+        def __init__(self):
+            super().__init__()
+            self.inner = model()
+            self.register_buffer("kept", torch.zeros(5))
+
+        def forward(self, x):
+            if len(x) not in (1, 3, 17):
+                self.kept.copy_(x.detach().mean(0))
+            return self.inner(x)
+
+    with pytest.raises(ModelError, match="without noise"):
+        rt.train(Sly(), (INPUTS, TARGETS), **options())

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.utils.data import Dataset
 
 import reticent as rt
 from reticent.errors import CheckpointError, OptionError
@@ -120,17 +121,22 @@ def test_checkpoints_that_cannot_be_used_are_refused(tmp_path):
     next(iter(training))
     with pytest.raises(CheckpointError, match=r"other steps \(8, not 9\)"):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, steps=9))
-    with pytest.raises(CheckpointError, match="parameters are not those"):
+    with pytest.raises(CheckpointError, match="other model"):
         rt.run(nn.Linear(5, 2), (INPUTS, TARGETS), **options(folder=folder, resume=True))
     with pytest.raises(CheckpointError, match="other records"):
         rt.run(model(), (INPUTS + 1, TARGETS), **options(folder=folder, resume=True))
-    with pytest.raises(CheckpointError, match="averaging"):
+    with pytest.raises(CheckpointError, match="other average"):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, average=0.9))
     changed, other, paid = rt.Budget(4, 1e-3), nn.MultiMarginLoss(), rt.Ledger(BUDGET)
     with pytest.raises(CheckpointError, match="other budget"):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, budget=changed))
     with pytest.raises(CheckpointError, match="other loss"):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, loss_fn=other))
+    with pytest.raises(CheckpointError, match="other microbatch"):
+        rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, microbatch=7))
+    relu = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
+    with pytest.raises(CheckpointError, match="other model"):
+        rt.run(relu, (INPUTS, TARGETS), **options(folder=folder, resume=True))
     with pytest.raises(OptionError, match="ledger of its checkpoint"):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, ledger=paid))
     whole = (folder / CHECKPOINT).read_bytes()
@@ -186,3 +192,21 @@ def test_folders_that_cannot_be_written_are_refused_before_training(tmp_path):
     for folder in (tmp_path / "file", tmp_path / "file" / "sub"):
         with pytest.raises(OptionError, match="is not a folder"):
             rt.run(model(), (INPUTS, TARGETS), **options(folder=folder))
+
+
+def test_another_data_set_of_the_same_length_is_noticed(tmp_path):
+    class Pairs(Dataset):
+        def __init__(self, shift):
+            self.shift = shift
+
+        def __len__(self):
+            return len(INPUTS)
+
+        def __getitem__(self, index):
+            return INPUTS[index] + self.shift, int(TARGETS[index])
+
+    plain = options(folder=tmp_path, checkpoint_every=0)
+    next(iter(rt.run(model(), Pairs(0.0), **plain)))
+    with pytest.raises(CheckpointError, match="other records"):
+        rt.run(model(), Pairs(1.0), **{**plain, "resume": True})
+    rt.run(model(), Pairs(0.0), **{**plain, "resume": True}).finish()

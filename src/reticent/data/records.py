@@ -103,6 +103,13 @@ class DatasetRecords(Records):
         self.dataset, self.device, self.collate = dataset, torch.device(device), collate
         super().__init__(len(dataset))
 
+    def fingerprint(self) -> str:
+        """A hash of the length and of up to 64 records spread over the data set."""
+        picked = torch.linspace(0, self.n - 1, min(self.n, 64)).long()
+        leaves = tree_flatten(self.fetch(picked))[0]
+        plain = repr([leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)])
+        return f"{self.n} {plain} {fingerprint(x for x in leaves if isinstance(x, torch.Tensor))}"
+
     def fetch(self, indices: torch.Tensor) -> Batch:
         """As the base class says."""
         positions: Sequence[int] = indices.tolist()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
 from reticent.errors import ModelError, OptionError
 from reticent.gradients import rounding
@@ -29,6 +29,8 @@ T = TypeVar("T")
 # not a seed anyone uses for their own data: the replacement must differ from what it replaces
 PERTURBATION = 0x5E1F_1E55
 SEED = 20
+# A module that mixes with probability p escapes with probability (1 - p)^SEEDS.
+SEEDS = 32
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -37,11 +39,12 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def _held(model: nn.Module) -> dict[tuple[nn.Module, str], Any]:
-    """Everything besides parameters that a forward pass could leave something in."""
+    """Everything that a forward pass could leave something in, lists and dicts included."""
     held: dict[tuple[nn.Module, str], Any] = {}
     for module in model.modules():
-        for name, value in (*module._buffers.items(), *vars(module).items()):
-            if isinstance(value, (Tensor, float, int)) and not isinstance(value, bool):
+        own = {k: v for k, v in vars(module).items() if k != "training" and k[:1] != "_"}
+        for name, value in (*module._parameters.items(), *module._buffers.items(), *own.items()):
+            if isinstance(value, (Tensor, float, int, list, dict, tuple)):
                 held[module, name] = value
     return held
 
@@ -60,18 +63,17 @@ def as_found(model: nn.Module) -> Iterator[None]:
 
 
 def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
+    return tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, value)
 
 
 def _put_back(model: nn.Module, before: dict[tuple[nn.Module, str], Any]) -> None:
     for (module, name), value in before.items():
         current = getattr(module, name)
-        if isinstance(current, Tensor) and isinstance(value, Tensor):
-            if current.shape == value.shape and name in module._buffers:
-                current.detach().copy_(value)
-            elif not torch.equal(current, value):
-                setattr(module, name, value.clone())
-        elif current is not value:
+        if not _differ(current, value):
+            continue
+        if isinstance(current, Tensor) and current.shape == getattr(value, "shape", None):
+            current.detach().copy_(value)
+        else:
             setattr(module, name, value)
 
 
@@ -93,9 +95,15 @@ def _learned(model: nn.Module, inputs: Any, others: Any) -> list[str]:
 
 
 def _differ(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape != b.shape or not torch.allclose(a.double(), b.double(), equal_nan=True)
-    return bool(a != b)
+    (left, shape), (right, other) = tree_flatten(a), tree_flatten(b)
+    if shape != other:
+        return True
+    return any(
+        x.shape != y.shape or not torch.allclose(x.double(), y.double(), equal_nan=True)
+        if isinstance(x, Tensor) and isinstance(y, Tensor)
+        else x is not y and not (isinstance(x, (int, float, str)) and x == y)
+        for x, y in zip(left, right, strict=True)
+    )
 
 
 def _cuda(model: nn.Module) -> list[torch.device]:
@@ -134,8 +142,9 @@ def isolation_problems(
 ) -> list[str]:
     """What `isolation` finds, in words.
 
-    The model stays in the mode it is in, and every call gets the same random numbers: mixing that
-    happens in training only, or at random, shows like any other.
+    The model stays in the mode it is in, and calls are compared with the same random numbers:
+    mixing that happens in training only, or at random, shows like any other (at random with
+    probability p: except with probability (1 - p)^32).
     """
     size = batch_size(inputs, targets)
     if size < 2:
@@ -172,11 +181,23 @@ def isolation_problems(
                     f"the model's output has shape {tuple(leaf.shape)}: its dimension 0 is not the "
                     f"{size} examples"
                 ]
+        drawn = _generators(model)
         if not alike(base, seeded(lambda: outputs(inputs))):
-            return [
-                "a second call on the same inputs gives another output: the model keeps a state"
-            ]
-        random = not alike(base, seeded(lambda: outputs(inputs), SEED + 1))
+            return ["a second call on the same inputs gives another output: it keeps a state"]
+        torch.manual_seed(SEED)
+        random = not all(torch.equal(a, b) for a, b in zip(drawn, _generators(model), strict=True))
+        if random:
+            shared = _shared_coins(model, inputs, size)
+            if shared:
+                return shared
+        changed = [(j, _with(inputs, others_x, j)) for j in range(min(size, 3))]
+        for seed in range(SEED + 1, SEED + SEEDS) if random else ():
+            other = seeded(partial(outputs, inputs), seed)
+            for j, x in changed:
+                rest = [i for i in range(size) if i != j]
+                moved_x = seeded(partial(outputs, x), seed)
+                if not all(same(a[rest], b[rest]) for a, b in zip(other, moved_x, strict=True)):
+                    return [f"changing example {j} at times changes the output for other examples"]
         norms = seeded(lambda: clipped_sum(model, loss_fn, inputs, targets, torch.inf))
         for j in range(min(size, 3)):
             x, y = _with(inputs, others_x, j), _with(targets, others_y, j)
@@ -191,11 +212,60 @@ def isolation_problems(
                 return [f"changing example {j} changes the gradients of other examples"]
         if random:  # an example alone cannot get the masks it had in the batch
             model.eval()
-            base = outputs(inputs)
+            base = seeded(lambda: outputs(inputs))
+            random = not alike(base, seeded(lambda: outputs(inputs), SEED + 1))
         for i in range(size):
             for whole, alone in zip(base, outputs(part(inputs, i, i + 1)), strict=True):
-                if alone.shape[0] != 1 or not same(whole[i : i + 1], alone):
+                if alone.shape[0] != 1 or not (random or same(whole[i : i + 1], alone)):
                     return [f"the output for example {i} is not what it is for that example alone"]
+    return []
+
+
+def _generators(model: nn.Module) -> list[Tensor]:
+    """The state of the generators a model may draw from."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in _cuda(model))]
+
+
+def _shared_coins(model: nn.Module, inputs: Any, size: int) -> list[str]:
+    """Modules that draw one coin for all examples of a call (batch-wise drop path, weight drop).
+
+    Which records share such a coin depends on how the drawn ones are dealt into pieces, which one
+    record more would shift. Every module is given copies of one example: if they come out equal,
+    but differently each time, the coin is shared.
+    """
+    seen: dict[nn.Module, Tensor] = {}
+
+    def note(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if len(args) == 1 and isinstance(args[0], Tensor) and args[0].shape[:1] == (size,):
+            seen.setdefault(module, args[0].detach().clone())
+
+    hooks = [module.register_forward_pre_hook(note) for module in model.modules()]
+    try:
+        with torch.no_grad():
+            call(unwrapped(model), inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    names = {module: name for name, module in model.named_modules()}
+    for module, x in seen.items():
+        copies = x[:1].expand_as(x).clone()
+        results = []
+        for seed in range(8):
+            torch.manual_seed(SEED + seed)
+            with torch.no_grad():
+                results.append([t for t in tensors(module(copies)) if t.ndim and len(t) == size])
+        varies = any(
+            not torch.allclose(a, b)
+            for result in results[1:]
+            for a, b in zip(results[0], result, strict=True)
+        )
+        # rows of one product may differ in their last bits
+        equal = all(torch.allclose(t, t[:1].expand_as(t)) for result in results for t in result)
+        if varies and equal:
+            return [
+                f"module {names[module]!r} ({type(module).__name__}) draws one random number for "
+                "the whole batch; draw one per example"
+            ]
     return []
 
 

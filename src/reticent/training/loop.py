@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from reticent.coins import Coins
-from reticent.errors import CheckpointError, OptionError
+from reticent.errors import CheckpointError, ModelError, OptionError
 from reticent.methods.base import Method, Price
 from reticent.privacy import Budget, Ledger
 from reticent.training.checkpoint import CHECKPOINT, write_checkpoint
@@ -19,15 +19,20 @@ from reticent.training.evaluation import Evaluation, Metrics, averaged_weights
 from reticent.training.result import Result
 from reticent.training.run import Run
 
-_HIDDEN = ("records", "frozen parts")  # hashes say nothing to a reader, or too much
+_HIDDEN = ("records", "frozen parts", "model")  # hashes say nothing to a reader, or too much
 
 
-def _described(loss_fn: Any) -> str:
-    """A loss function by name and plain settings."""
-    if not hasattr(loss_fn, "__dict__"):
-        return repr(type(loss_fn))
-    plain = {k: v for k, v in vars(loss_fn).items() if isinstance(v, (str, int, float, bool))}
-    return f"{getattr(loss_fn, '__qualname__', type(loss_fn).__name__)} {sorted(plain.items())}"
+_MOVING = ("last_epoch", "_step_count")  # of a scheduler, as it goes
+
+
+def _described(thing: Any) -> str:
+    """A loss function or scheduler by name and plain settings."""
+    plain = {
+        k: v
+        for k, v in getattr(thing, "__dict__", {}).items()
+        if isinstance(v, (str, int, float, bool)) and k not in _MOVING
+    }
+    return f"{getattr(thing, '__qualname__', type(thing).__name__)} {sorted(plain.items())}"
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class Training:
         self._result: Result | None = None
         self._failed = False
         self._stopping = False
+        self._frozen = run.frozen_fingerprint()
 
     @property
     def seconds(self) -> float:
@@ -109,6 +115,8 @@ class Training:
             if run.state.step != step + 1:  # or the next release would draw the same coins
                 raise RuntimeError(f"{self.method.name} did not step exactly once in a release")
             self._failed = False
+            if step == 0:
+                self._check_frozen()
             yield Release(run.state.step, self.steps, self._evaluate_if_due())
         run.state.parameters.release_gradients()
         if self._stopping and self._folder is not None and run.state.step < self.steps:
@@ -148,6 +156,7 @@ class Training:
         if self._result is not None:
             return self._result
         state = self.run.state
+        self._check_frozen()
         if not public_stop and self.budget is not None:
             self._pay_for_the_plan()
         if state.average is not None and state.average.count:
@@ -169,6 +178,14 @@ class Training:
             self._result.save(self._folder)
             (self._folder / CHECKPOINT).unlink(missing_ok=True)
         return self._result
+
+    def _check_frozen(self) -> None:
+        """What is not trained must not learn: no noise reaches it."""
+        if self.run.frozen_fingerprint() != self._frozen:
+            raise ModelError(
+                "a buffer or frozen parameter changed during a release: what it took up from the "
+                "records would be published without noise"
+            )
 
     def _pay_for_the_plan(self) -> None:
         """Charge the planned releases that were not made, as far as the budget goes."""
@@ -211,8 +228,13 @@ class Training:
             "budget": None if self.budget is None else self.budget.to_json(),
             "loss": _described(self.run.loss_fn),
             "optimizer": type(self.run.state.optimizer).__name__,
+            "scheduler": _described(self.run.state.scheduler),
+            "average": None if self.run.state.average is None else self.run.state.average.decay,
             "device": self.run.device.type,
-            "frozen parts": self.run.frozen_fingerprint(),
+            "path": self.run.path,
+            "microbatch": self.run.microbatch,
+            "model": repr(self.run.model),
+            "frozen parts": self._frozen,
             # with the same coins on other records, the noise of two releases would cancel
             "records": self.run.records.fingerprint(),
         }
@@ -223,6 +245,7 @@ class Training:
             raise OptionError("folder", None, "a checkpoint needs a folder to be written to")
         if self._failed:
             raise RuntimeError("a release failed half-way: its state must not be kept")
+        self._check_frozen()
         run = self.run
         cuda = run.device.type == "cuda"
         write_checkpoint(

@@ -18,13 +18,15 @@ from reticent.data.records import Records, TensorRecords
 from reticent.errors import DataError, ModelError, ReticentError
 from reticent.gradients.batches import call
 
-PROBE_EXAMPLES = 3
+# Few, and again more than a handful: some couplings start at a size.
+PROBE_EXAMPLES = (3, 17)
 
 
 def probe(model: nn.Module, loss_fn: Any, records: Records, path: str = "auto") -> None:
     """Check that examples do not interact, that shapes fit and that labels name classes."""
     gradients.validate(model)
-    inputs, targets = gradients.synthetic_like(*records.one(), n=PROBE_EXAMPLES)
+    one = records.one()
+    inputs, targets = gradients.synthetic_like(*one, n=PROBE_EXAMPLES[0])
     shapes = f"records of shape {_shape(inputs)}"
     with _explained(f"{type(model).__name__} cannot take {shapes}"), torch.no_grad():
         outputs = call(model, inputs)
@@ -32,7 +34,9 @@ def probe(model: nn.Module, loss_fn: Any, records: Records, path: str = "auto") 
     name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
     kinds = f"outputs of shape {_shape(outputs)} and targets of shape {_shape(targets)}"
     with _explained(f"{name} cannot take {kinds}"):
-        gradients.isolation(model, loss_fn, inputs, targets)
+        for count in PROBE_EXAMPLES:
+            made_up = gradients.synthetic_like(*one, n=count)
+            gradients.isolation(model, loss_fn, *made_up)
         gradients.clipped_sum(model, loss_fn, inputs, targets, 1.0, path=path)
 
 
