@@ -143,6 +143,18 @@ class Recorder(nn.Module):
         return x
 
 
+class Discreet(nn.Module):
+    """Takes them up in a private attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self._seen = torch.zeros(6)
+
+    def forward(self, x):
+        self._seen = self._seen + x.detach().mean(0)
+        return x
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -154,6 +166,7 @@ class Recorder(nn.Module):
         net(WeightDrop(6, 6)),
         net(FrozenMean()),
         net(Recorder()),
+        net(Discreet()),
     ],
     ids=lambda model: "-".join(type(m).__name__ for m in model[:-1]),
 )

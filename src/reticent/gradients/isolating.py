@@ -33,6 +33,9 @@ SEED = 20
 SEEDS = 32
 
 
+_MACHINERY = frozenset(vars(nn.Module()))  # what every module has: mode, hooks, registries
+
+
 def device_of(model: nn.Module) -> torch.device:
     """Where the model's parameters are."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -42,7 +45,7 @@ def _held(model: nn.Module) -> dict[tuple[nn.Module, str], Any]:
     """Everything that a forward pass could leave something in, lists and dicts included."""
     held: dict[tuple[nn.Module, str], Any] = {}
     for module in model.modules():
-        own = {k: v for k, v in vars(module).items() if k != "training" and k[:1] != "_"}
+        own = {k: v for k, v in vars(module).items() if k not in _MACHINERY}
         for name, value in (*module._parameters.items(), *module._buffers.items(), *own.items()):
             if isinstance(value, (Tensor, float, int, list, dict, tuple)):
                 held[module, name] = value

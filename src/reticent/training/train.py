@@ -129,7 +129,7 @@ def run(
     try:
         probe(model, loss_fn, records, path)
         opened = _open_ledger(ledger, budget)
-        coins = (Coins.fresh() if coins is None else coins).claim()
+        coins = Coins.fresh() if coins is None else coins
         for note, applies in ((PUBLIC_SIZE_NOTE, n is None), (SEEDED_NOTE, coins.seeded)):
             if applies:
                 opened.note(note)
@@ -157,7 +157,7 @@ def run(
             loss_fn=loss_fn,
             state=state,
             ledger=opened,
-            coins=coins,
+            coins=coins.claim(),
             n=nominal,
             device=chosen,
             microbatch=size,
