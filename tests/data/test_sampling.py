@@ -29,11 +29,16 @@ def test_records_are_drawn_independently_of_each_other():
     assert float(correlation.abs().max()) < 6 / draws**0.5
 
 
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+# On the CPU a longer draw begins like a shorter one in any case; on CUDA only fixed blocks do.
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, CUDA])])
 @pytest.mark.parametrize("n", [1, 10, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
-def test_adding_a_record_leaves_all_other_coins_alone(n):
+def test_adding_a_record_leaves_all_other_coins_alone(n, device):
     coins = Coins.from_seed(2)
-    few = poisson_draw(n, 0.5, coins, "sampling", 7)
-    more = poisson_draw(n + 1, 0.5, coins, "sampling", 7)
+    few = poisson_draw(n, 0.5, coins, "sampling", 7, device=device)
+    more = poisson_draw(n + 1, 0.5, coins, "sampling", 7, device=device)
     assert torch.equal(few, more[more < n])
 
 

@@ -197,23 +197,28 @@ def test_public_seeds_do_not_reach_the_dropout_masks():
     """Drawn in release 0 only, the extra record must not move release 1 through the generator."""
     extra = (torch.cat([INPUTS[:1], INPUTS]), torch.cat([TARGETS[:1], TARGETS]))
 
-    def releases(data, indices):
+    def releases(data, indices, seed=0, **changes):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(5, 16), nn.Dropout(0.5), nn.Linear(16, 2))
-        run = rt.run(net, data, **options(n=N)).run
-        made = []
+        run = rt.run(net, data, **options(n=N, **changes)).run
+        torch.manual_seed(seed)
+        before, made = torch.get_rng_state(), []
         for step, drawn in enumerate(indices):
             run.state.step = step
             made.append(run.clipped_sum(drawn, Flat(1.0)).flat)
+        assert torch.equal(before, torch.get_rng_state())  # nothing of it is left outside
         return made
 
-    here = releases((INPUTS, TARGETS), (torch.arange(40), torch.arange(50, 70)))
+    drawn = (torch.arange(40), torch.arange(50, 70))
+    here = releases((INPUTS, TARGETS), drawn)
     there = releases(extra, (torch.arange(41), torch.arange(51, 71)))
     assert torch.equal(here[1], there[1])
-    state = torch.get_rng_state()
-    again = releases((INPUTS, TARGETS), (torch.arange(40), torch.arange(50, 70)))
-    assert torch.equal(state, torch.get_rng_state())  # and nothing of it is left outside
-    assert torch.equal(again[0], here[0])
+    again = releases((INPUTS, TARGETS), drawn, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(here, again, strict=True))
+    other = releases((INPUTS, TARGETS), drawn, coins=rt.Coins.from_seed(6))
+    assert not torch.equal(here[0], other[0])
+    same_records = releases((INPUTS, TARGETS), (drawn[0], drawn[0]))
+    assert not torch.equal(*same_records)  # and each release has its own
 
 
 def test_stopping_early_pays_for_the_plan():
