@@ -60,6 +60,8 @@ def test_links_between_documents_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-@pytest.mark.parametrize("name", ["train", "account", "calibrate", "data", "methods", "models"])
+@pytest.mark.parametrize(
+    "name", ["train", "account", "calibrate", "data", "features", "methods", "models"]
+)
 def test_every_command_is_in_the_readme(name):
     assert f"reticent {name}" in (ROOT / "README.md").read_text()

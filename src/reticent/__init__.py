@@ -1,6 +1,6 @@
 """Reticent: train PyTorch models on sensitive records, with an ε that holds up."""
 
-from reticent import data, gradients, methods, models, privacy, training
+from reticent import data, features, gradients, methods, models, privacy, training
 from reticent.coins import Coins
 from reticent.errors import (
     AccountingError,
@@ -35,6 +35,7 @@ __all__ = [
     "Training",
     "data",
     "evaluate",
+    "features",
     "gradients",
     "load_weights",
     "methods",

@@ -75,3 +75,20 @@ RECIPES: dict[str, dict[str, Any]] = {
         "average": 0.99,
     },
 }
+
+# What changes when the inputs are scattering features; first guesses after Tramèr & Boneh (2021).
+SCATTERING: dict[str, dict[str, Any]] = {
+    "digits": {"model": "scatter-linear"},
+    "mnist": {"model": "scatter-cnn"},
+    "fashion-mnist": {"model": "scatter-cnn"},
+    "cifar10": {"model": "scatter-cnn", "batch": 8192, "lr": 4.0},
+    "cifar100": {"model": "scatter-cnn", "batch": 8192, "lr": 4.0},
+}
+
+
+def recipe_for(data: str, features: str = "none") -> dict[str, Any]:
+    """Where to start on a data set, given as it is or as features."""
+    recipe = dict(RECIPES.get(data, {}))
+    if features == "scattering":
+        recipe |= SCATTERING.get(data, {})
+    return recipe

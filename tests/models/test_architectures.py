@@ -11,6 +11,7 @@ from torch import nn
 
 from reticent import models
 from reticent.errors import OptionError
+from reticent.gradients import check
 from reticent.models.text import random_vectors
 
 
@@ -60,6 +61,32 @@ def test_dense() -> None:
     assert count("linear-head") == 512 * 10 + 10
     assert count("linear-head", shape=(81, 8, 8), groups=27) == 81 * 64 * 10 + 10
     assert count("mlp", hidden=(20, 30)) == (64 * 20 + 20) + (20 * 30 + 30) + (30 * 10 + 10)
+
+
+def test_scatter_cnn() -> None:
+    grey = (9 * 81 * 16 + 16) + (9 * 16 * 32 + 32) + (32 * 4 * 4 * 32 + 32) + (32 * 10 + 10)
+    assert count("scatter-cnn") == grey == 33_066
+    colour = (9 * 243 * 64 + 64) + (9 * 64 * 64 + 64) + (64 * 4 * 4 * 10 + 10)
+    assert count("scatter-cnn", shape=(243, 8, 8)) == colour == 187_210
+    assert count("scatter-cnn", shape=(243, 8, 8), network="grey") != colour
+    assert count("scatter-cnn", groups=0) == grey
+    first = _layers("scatter-cnn")[0]
+    assert (first.kind, first.output) == ("GroupNorm", (81, 7, 7))
+
+
+def test_scatter_linear() -> None:
+    assert count("scatter-linear") == 81 * 7 * 7 * 10 + 10
+    assert count("scatter-linear", shape=(243, 8, 8), groups=0) == 243 * 8 * 8 * 10 + 10
+
+
+@pytest.mark.parametrize("name", ["scatter-cnn", "scatter-linear"])
+@pytest.mark.parametrize("shape", [(81, 7, 7), (243, 8, 8)])
+def test_scatter_models_take_the_fast_path(name: str, shape: tuple[int, ...]) -> None:
+    model = models.build(name, classes=10, input_shape=shape)
+    inputs, targets = torch.rand(3, *shape), torch.tensor([1, 0, 9])
+    found = check(model, nn.CrossEntropyLoss(), inputs, targets)
+    found.raise_if_wrong()
+    assert found.path == "fast"
 
 
 @pytest.mark.parametrize(

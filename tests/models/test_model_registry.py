@@ -39,6 +39,8 @@ def test_names_are_sorted_and_described() -> None:
         "linear-head",
         "mlp",
         "mnist-cnn",
+        "scatter-cnn",
+        "scatter-linear",
         "wrn-16-4",
         "wrn-28-2",
     )
@@ -96,6 +98,12 @@ def test_card_as_plain_data() -> None:
         ({"name": "linear-head", "input_shape": (6,), "groups": 4}, "0, 1, 2, 3"),
         ({"name": "linear-head", "input_shape": (6,), "groups": 6}, "more than one value"),
         ({"name": "linear-head", "groups": -1}, "groups = -1: must be at least 0"),
+        ({"name": "scatter-cnn", "input_shape": (1, 28, 28)}, "with --features scattering"),
+        ({"name": "scatter-linear", "input_shape": (3, 32, 32)}, "takes scattering features"),
+        ({"name": "scatter-cnn", "input_shape": (600,)}, "takes scattering features"),
+        ({"name": "scatter-cnn", "input_shape": (9, 4, 4)}, "0, 1, 3, 9"),
+        ({"name": "scatter-cnn", "input_shape": (81, 7, 7), "network": "mono"}, "grey, colour"),
+        ({"name": "scatter-cnn", "input_shape": (243, 8, 1)}, "at least 2"),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_way_out(arguments: dict[str, Any], says: str) -> None:

@@ -9,7 +9,7 @@ import sys
 import typer
 from rich.markup import escape
 
-from reticent.cli import account, calibrate, data, methods, models, train
+from reticent.cli import account, calibrate, data, features, methods, models, train
 from reticent.cli.output import errors
 from reticent.errors import ReticentError
 
@@ -24,6 +24,7 @@ app.command("train")(train.train)
 app.add_typer(account.app, name="account")
 app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(data.app, name="data")
+app.add_typer(features.app, name="features")
 app.add_typer(methods.app, name="methods")
 app.add_typer(models.app, name="models")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from reticent.errors import CheckpointError, OptionError
 from reticent.files import read_json, to_json, write_atomically
-from reticent.recipes import RECIPES
+from reticent.recipes import recipe_for
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,6 +25,8 @@ class Settings:
 
     data: str = "digits"
     root: str | None = None
+    features: str = "none"
+    feature_options: dict[str, Any] = field(default_factory=dict)
     model: str = "linear"
     activation: str | None = None
     model_options: dict[str, Any] = field(default_factory=dict)
@@ -79,7 +81,10 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     given = {key: value for key, value in flags.items() if value is not None}
     from_file = {} if config is None else read_config(config)
     data = given.get("data", from_file.get("data", Settings.data))
-    recipe = dict(RECIPES.get(data, {}))
+    features = given.get("features", from_file.get("features", Settings.features))
+    recipe = recipe_for(data, features)
+    if given.get("model", from_file.get("model")) not in (None, recipe.get("model")):
+        recipe.pop("activation", None)  # it belongs to the recipe's model
     # whoever sets one of these speaks for both
     for one, other in (("steps", "epochs"), ("epochs", "steps")):
         for layer in (from_file, given):

@@ -23,6 +23,7 @@ from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json
 from reticent.cli.settings import Settings, resolve, save_settings, saved_settings
 from reticent.coins import Coins
 from reticent.errors import CheckpointError, OptionError, one_of
+from reticent.features import apply as apply_features
 from reticent.privacy import Budget
 from reticent.training import Release, Result, Training, evaluate
 from reticent.training.optimizers import by_name
@@ -36,7 +37,7 @@ def build_training(
     settings: Settings, *, folder: Path, resume: bool, coins: Coins | None, **options: Any
 ) -> Training:
     """The training that these settings describe."""
-    splits = datasets.load(settings.data, root=settings.root)
+    splits = _features(datasets.load(settings.data, root=settings.root), settings)
     inputs, targets = splits.train
     extras = {"vectors": splits.extras["vectors"]} if "vectors" in splits.extras else {}
     takes = {option.name for option in models.describe(settings.model).options}
@@ -92,6 +93,23 @@ def build_training(
     return training
 
 
+def _features(splits: datasets.Splits, settings: Settings) -> datasets.Splits:
+    if settings.features != "none":
+        models.describe(settings.model)  # a name that is none is told before minutes of computing
+        return apply_features(
+            splits,
+            settings.features,
+            settings.feature_options,
+            root=settings.root,
+            device=pick_device(settings.device),
+        )
+    if settings.feature_options:
+        raise OptionError(
+            "feature_options", settings.feature_options, "mean nothing without features"
+        )
+    return splits
+
+
 def _schedule(settings: Settings, n: int) -> Callable[[Optimizer], LRScheduler] | None:
     one_of("schedule", settings.schedule, SCHEDULES)
     if settings.schedule == "constant":
@@ -112,6 +130,9 @@ def _schedule(settings: Settings, n: int) -> Callable[[Optimizer], LRScheduler] 
 def train(
     data: Annotated[str | None, typer.Option(help="Data set; `reticent data list`.")] = None,
     root: Annotated[str | None, typer.Option(help="Folder that holds the data sets.")] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Fixed features of the inputs; `reticent features list`.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Model; `reticent models list`.")] = None,
     activation: Annotated[
         str | None, typer.Option(help="relu, tanh or tempered-sigmoid[:s,T,o].")

@@ -9,7 +9,7 @@ says where one comes from and what it takes, and `register` adds another.
 """
 
 # Imported for what they register.
-from reticent.models import dense, images, text, wideresnet  # noqa: F401
+from reticent.models import dense, images, scatter, text, wideresnet  # noqa: F401
 from reticent.models.activations import ActivationFactory, TemperedSigmoid, activation
 from reticent.models.registry import ModelCard, Option, build, describe, names, register
 from reticent.models.summary import Layer, layers, parameter_counts

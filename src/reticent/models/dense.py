@@ -46,10 +46,18 @@ def linear(*, classes: int, input_shape: Shape) -> nn.Module:
 )
 def linear_head(*, classes: int, input_shape: Shape, groups: int) -> nn.Module:
     """One linear layer on frozen features of any shape, normalised in groups if asked."""
-    features = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes))
+    return nn.Sequential(
+        *group_norm(input_shape, groups),
+        nn.Flatten(),
+        nn.Linear(math.prod(input_shape), classes),
+    )
+
+
+def group_norm(input_shape: Shape, groups: int) -> list[nn.Module]:
+    """Return a normalisation of the input without parameters, or nothing for 0 groups."""
     groups = whole("groups", groups, least=0)
     if groups == 0:
-        return features
+        return []
     works = [
         count
         for count in range(1, input_shape[0] + 1)
@@ -63,7 +71,7 @@ def linear_head(*, classes: int, input_shape: Shape, groups: int) -> nn.Module:
             f"must split the first dimension of {input_shape} evenly, "
             f"more than one value to a group: {choices}",
         )
-    return nn.Sequential(nn.GroupNorm(groups, input_shape[0], affine=False), *features)
+    return [nn.GroupNorm(groups, input_shape[0], affine=False)]
 
 
 @register(

@@ -1,0 +1,129 @@
+"""From records to features of records, computed once and kept beside the data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from reticent.data.datasets import Splits
+from reticent.data.records import fingerprint
+from reticent.data.store import data_home
+from reticent.features import cache
+from reticent.features.catalog import build, describe
+
+Progress = Callable[[int, int], None]
+
+FOLDER = "features"
+_PIECE = 1024  # records on the device at a time; no influence on the result
+
+
+def apply(
+    splits: Splits,
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    root: str | Path | None = None,
+    device: torch.device | str = "cpu",
+    keep: bool = True,
+    progress: Progress | None = None,
+) -> Splits:
+    """Replace the inputs of both splits by features of a fixed kind.
+
+    What was computed before is found again by the values of the inputs and the options; a damaged
+    file is computed anew.
+
+    Args:
+        splits: what `reticent.data.load` gives.
+        name: one of `reticent.features.names()`.
+        options: what `describe(name).options` lists.
+        root: the data folder, as for `load`; files are in its `features` folder.
+        device: where to compute; the result is on the CPU.
+        keep: use and write files; without, everything stays in memory.
+        progress: called with the records done and the records of the split, if it is computed.
+
+    Example:
+        >>> from reticent import data, features
+        >>> splits = features.apply(data.load("digits"), "scattering", keep=False)
+        >>> tuple(splits.train[0].shape)
+        (1437, 81, 2, 2)
+    """
+    card = describe(name)
+    chosen = card.complete(options or {})
+    notes = [_note(name, chosen, card.privacy)]
+    paths = locate(splits, name, options, root=root) if keep else None
+    features: list[Tensor] = []
+    for split, (inputs, _) in (("train", splits.train), ("test", splits.test)):
+        transform = build(name, tuple(inputs.shape[1:]), chosen, splits.extras).to(device)
+        shape = (len(inputs), *transform(inputs[:0].to(device)).shape[1:])
+        found = None
+        if paths is not None:
+            try:
+                found = cache.read(paths[split], shape)
+                if found is None:
+                    parts = _parts(transform, inputs, device, progress)
+                    cache.write(paths[split], shape, parts)
+                    found = cache.read(paths[split], shape)
+            except OSError as error:  # a full or read-only folder is no reason not to train
+                notes.append(f"the {split} features could not be kept ({error})")
+        if found is None:
+            found = _in_memory(shape, _parts(transform, inputs, device, progress))
+        features.append(found)
+    return replace(
+        splits,
+        train=(features[0], splits.train[1]),
+        test=(features[1], splits.test[1]),
+        notes=(*splits.notes, *notes),
+    )
+
+
+def locate(
+    splits: Splits,
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    root: str | Path | None = None,
+) -> dict[str, Path]:
+    """Where the features of each split are kept, whether they are there or not."""
+    card = describe(name)
+    chosen = card.complete(options or {})
+    extras = fingerprint(splits.extras[extra] for extra in card.extras if extra in splits.extras)
+    paths = {}
+    for split, (inputs, _) in (("train", splits.train), ("test", splits.test)):
+        stated = [cache.FORMAT, name, card.version, chosen, extras, fingerprint([inputs])]
+        text = json.dumps(stated, sort_keys=True, default=repr)
+        key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        stem = f"{splits.info.stem}_{split}_{name}_{key}"
+        paths[split] = data_home(root) / FOLDER / f"{stem}.npy"
+    return paths
+
+
+def _parts(
+    transform: nn.Module, inputs: Tensor, device: torch.device | str, progress: Progress | None
+) -> Iterator[NDArray[np.float32]]:
+    for start in range(0, len(inputs), _PIECE):
+        piece = inputs[start : start + _PIECE]
+        yield transform(piece.to(device)).cpu().numpy()
+        if progress is not None:
+            progress(start + len(piece), len(inputs))
+
+
+def _in_memory(shape: tuple[int, ...], parts: Iterable[NDArray[np.float32]]) -> Tensor:
+    whole, start = torch.empty(shape), 0
+    for part in parts:
+        whole[start : start + len(part)] = torch.from_numpy(part)
+        start += len(part)
+    return whole
+
+
+def _note(name: str, options: Mapping[str, Any], privacy: str) -> str:
+    given = ", ".join(f"{option} {value}" for option, value in options.items())
+    return f"inputs are {name} features ({given}), {privacy}"

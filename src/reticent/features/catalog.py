@@ -1,0 +1,133 @@
+"""The features known by name, and what there is to know about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from reticent.errors import OptionError, one_of
+from reticent.features.scattering import Scattering
+
+Builder = Callable[..., nn.Module]
+"""Called with the shape of one input, the card's extras by name, and its options by name.
+
+The module takes inputs of any number, none included, to float32 features, each input on its own.
+"""
+
+
+@dataclass(frozen=True)
+class FeatureOption:
+    """One number that features are computed with."""
+
+    name: str
+    default: Any
+    help: str
+
+
+@dataclass(frozen=True)
+class FeatureCard:
+    """What a user wants to know before choosing features.
+
+    Attributes:
+        name: what `apply` takes.
+        paper: where they come from.
+        summary: what is computed, in one line.
+        inputs: what they are computed from.
+        output: the shape for one input.
+        privacy: why they cost nothing.
+        build: makes the transform.
+        options: what can be chosen.
+        extras: which of `Splits.extras` the builder is given.
+        version: raised when the same options come to mean other numbers; old files are then left.
+    """
+
+    name: str
+    paper: str
+    summary: str
+    inputs: str
+    output: str
+    privacy: str
+    build: Builder
+    options: tuple[FeatureOption, ...] = ()
+    extras: tuple[str, ...] = ()
+    version: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The card as JSON-ready data."""
+        hidden = ("build", "version")
+        card = {key: value for key, value in vars(self).items() if key not in hidden}
+        return {**card, "options": [asdict(option) for option in self.options]}
+
+    def complete(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with their defaults filled in; others are refused."""
+        chosen = {option.name: option.default for option in self.options}
+        for option, value in options.items():
+            if option not in chosen:
+                takes = ", ".join(chosen) or "none"
+                raise OptionError(
+                    option, value, f"{self.name} has no such option; it takes: {takes}"
+                )
+            chosen[option] = value
+        return chosen
+
+
+def _scattering(shape: tuple[int, ...], *, scales: int, angles: int, order: int) -> nn.Module:
+    if len(shape) != 3:
+        raise OptionError(
+            "features",
+            "scattering",
+            f"takes images of (channels, height, width); these inputs have shape {shape}",
+        )
+    return Scattering((shape[1], shape[2]), scales=scales, angles=angles, order=order)
+
+
+_CARDS = {
+    card.name: card
+    for card in (
+        FeatureCard(
+            name="scattering",
+            paper="Bruna & Mallat 2013; with privacy: Tramèr & Boneh 2021",
+            summary="averages of moduli of Morlet wavelet coefficients, of one and two wavelets",
+            inputs="images",
+            output=(
+                "C·K x H/2^J x W/2^J of C x H x W, K = 1 + J·L + L²·J(J-1)/2 for J scales and L "
+                "angles; 81x7x7 of 1x28x28, 243x8x8 of 3x32x32"
+            ),
+            privacy="a fixed map of each record on its own: nothing is learned, nothing is charged",
+            build=_scattering,
+            options=(
+                FeatureOption("scales", 2, "J: averages reach over 2^J pixels"),
+                FeatureOption("angles", 8, "L: directions of the wavelets"),
+                FeatureOption("order", 2, "1, or 2 for wavelets of wavelets"),
+            ),
+        ),
+    )
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names that `apply` and `describe` take."""
+    return tuple(_CARDS)
+
+
+def describe(name: str) -> FeatureCard:
+    """What there is to know about features of this name."""
+    return _CARDS[one_of("features", name, _CARDS)]
+
+
+def build(
+    name: str,
+    shape: tuple[int, ...],
+    options: Mapping[str, Any],
+    extras: Mapping[str, Tensor],
+) -> nn.Module:
+    """The transform for inputs of this shape."""
+    card = describe(name)
+    for extra in card.extras:
+        if extra not in extras:
+            raise OptionError("features", name, f"needs the data's {extra}, which are not there")
+    needed = {extra: extras[extra] for extra in card.extras}
+    return card.build(shape, **needed, **card.complete(options))
