@@ -61,7 +61,18 @@ def test_links_between_documents_lead_somewhere():
 
 
 @pytest.mark.parametrize(
-    "name", ["train", "account", "calibrate", "data", "features", "methods", "models"]
+    "name",
+    [
+        "train",
+        "account",
+        "calibrate",
+        "data",
+        "features",
+        "methods",
+        "models",
+        "reproduce",
+        "threshold",
+    ],
 )
 def test_every_command_is_in_the_readme(name):
     assert f"reticent {name}" in (ROOT / "README.md").read_text()

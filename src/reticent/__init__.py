@@ -10,8 +10,9 @@ from reticent.errors import (
     ModelError,
     OptionError,
     ReticentError,
+    TrialsExhaustedError,
 )
-from reticent.methods import DPSGD, Method, Quantile
+from reticent.methods import DPSGD, DPSUR, Method, Quantile
 from reticent.privacy import Budget, Ledger
 from reticent.training import Result, Training, evaluate, load_weights, run, train
 
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DPSGD",
+    "DPSUR",
     "AccountingError",
     "Budget",
     "BudgetError",
@@ -33,6 +35,7 @@ __all__ = [
     "Result",
     "ReticentError",
     "Training",
+    "TrialsExhaustedError",
     "data",
     "evaluate",
     "features",

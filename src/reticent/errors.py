@@ -36,6 +36,10 @@ class BudgetError(ReticentError):
     """A release would cost more than the budget has left."""
 
 
+class TrialsExhaustedError(ReticentError):
+    """A method that tries until a candidate passes found none; nothing was released."""
+
+
 class AccountingError(ReticentError, ValueError):
     """An accountant is asked for something it cannot prove."""
 

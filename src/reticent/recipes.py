@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from reticent.reproduction import DPSUR_TABLE_2
+
 # Anything not named here has the default of `Settings`.
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {
@@ -86,9 +88,24 @@ SCATTERING: dict[str, dict[str, Any]] = {
 }
 
 
-def recipe_for(data: str, features: str = "none") -> dict[str, Any]:
+# What changes for DPSUR. Where the paper has settings, its noise; the budget then decides how many
+# updates there are.
+SELECTION: dict[str, dict[str, Any]] = {
+    "digits": {"noise": 3.0, "valid_batch": 64, "valid_noise": 1.3, "bound": 0.01},
+}
+_PUBLISHED_SELECTION = ("noise", "valid_noise", "valid_batch", "batch")
+
+
+def recipe_for(
+    data: str, features: str = "none", method: str = "dpsgd", epsilon: float = 3.0
+) -> dict[str, Any]:
     """Where to start on a data set, given as it is or as features."""
     recipe = dict(RECIPES.get(data, {}))
     if features == "scattering":
         recipe |= SCATTERING.get(data, {})
+    if method == "dpsur":
+        if data in DPSUR_TABLE_2:
+            published = DPSUR_TABLE_2[data].at(epsilon)
+            recipe |= {name: published[name] for name in _PUBLISHED_SELECTION}
+        recipe |= SELECTION.get(data, {})
     return recipe

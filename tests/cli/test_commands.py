@@ -7,28 +7,11 @@ import time
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import reticent as rt
-from reticent.cli import app, main
-from reticent.errors import ReticentError
+from reticent.cli import main
 
-runner = CliRunner()
-
-
-def call(*words):
-    """Standard output of a command that must succeed."""
-    result = runner.invoke(app, [str(word) for word in words])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def refuse(*words):
-    """The error of a command that must fail on purpose."""
-    result = runner.invoke(app, [str(word) for word in words])
-    assert isinstance(result.exception, ReticentError), (result.exception, result.output)
-    return str(result.exception)
-
+from .calling import call, refuse
 
 PLAN = ("dpsgd", "--n", 60000, "--batch", 2048, "--sigma", 2.15, "--steps", 1770, "--delta", 1e-5)
 SMALL = ("train", "--batch", 200, "--steps", 6, "--noise", 4, "--device", "cpu", "--coin-seed", 1)
@@ -170,7 +153,10 @@ def test_private_seeds_are_not_written(tmp_path):
 
 
 def test_lists_and_cards():
-    assert [card["name"] for card in json.loads(call("methods", "list", "--json"))] == ["dpsgd"]
+    assert [card["name"] for card in json.loads(call("methods", "list", "--json"))] == [
+        "dpsgd",
+        "dpsur",
+    ]
     card = json.loads(call("methods", "show", "dpsgd", "--json"))
     assert card["guarantee"] == "differential-privacy"
     assert "Abadi" in call("methods", "show", "dpsgd")

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from reticent.cli import app
 from reticent.cli.settings import resolve
-from reticent.errors import ReticentError
 from reticent.training import Training
+
+from .calling import call, refuse, runner
 
 SMALL = ("train", "--batch", 200, "--steps", 4, "--noise", 8, "--device", "cpu", "--coin-seed", 1)
 
@@ -20,18 +20,6 @@ SMALL = ("train", "--batch", 200, "--steps", 4, "--noise", 8, "--device", "cpu",
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("RETICENT_DATA", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-def call(*words: object) -> str:
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def refuse(*words: object) -> str:
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert isinstance(result.exception, ReticentError), (result.exception, result.output)
-    return str(result.exception)
 
 
 def test_training_on_features_says_so_and_repeats(tmp_path: Path, home: Path) -> None:
@@ -51,7 +39,7 @@ def test_a_stopped_run_on_features_goes_on(tmp_path: Path, monkeypatch: pytest.M
     call(*SMALL, *options, "--out", tmp_path / "whole")
     finish = Training.finish
     monkeypatch.setattr(Training, "finish", lambda training: (next(iter(training)), 1 / 0))
-    result = CliRunner().invoke(
+    result = runner.invoke(
         app, [str(word) for word in (*SMALL, *options, "--out", tmp_path / "half")]
     )
     assert isinstance(result.exception, ZeroDivisionError)

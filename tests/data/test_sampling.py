@@ -4,7 +4,7 @@ from scipy import stats
 
 from reticent.coins import Coins
 from reticent.data import poisson_draw
-from reticent.data.sampling import BLOCK
+from reticent.data.sampling import BLOCK, poisson_draws
 from reticent.errors import OptionError
 
 
@@ -67,3 +67,12 @@ def test_extreme_rates():
     for rate in (-0.1, 1.1, float("nan")):
         with pytest.raises(OptionError, match="rate"):
             poisson_draw(10, rate, coins, "s", 0)
+
+
+@pytest.mark.parametrize("n", [0, 1, 300, 70_000])
+def test_several_draws_at_once_are_the_draws_one_by_one(n):
+    coins, addresses = Coins.from_seed(3), [(4, 0), (4, 1), (4, 2)]
+    together = poisson_draws(n, 0.01, coins, "sampling", addresses)
+    assert len(together) == 3
+    for address, drawn in zip(addresses, together, strict=True):
+        assert torch.equal(drawn, poisson_draw(n, 0.01, coins, "sampling", *address))

@@ -205,6 +205,7 @@ def test_public_seeds_do_not_reach_the_dropout_masks():
         before, made = torch.get_rng_state(), []
         for step, drawn in enumerate(indices):
             run.state.step = step
+            run.begin_release()
             made.append(run.clipped_sum(drawn, Flat(1.0)).flat)
         assert torch.equal(before, torch.get_rng_state())  # nothing of it is left outside
         return made

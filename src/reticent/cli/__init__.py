@@ -9,7 +9,17 @@ import sys
 import typer
 from rich.markup import escape
 
-from reticent.cli import account, calibrate, data, features, methods, models, train
+from reticent.cli import (
+    account,
+    calibrate,
+    data,
+    features,
+    methods,
+    models,
+    reproduce,
+    threshold,
+    train,
+)
 from reticent.cli.output import errors
 from reticent.errors import ReticentError
 
@@ -21,6 +31,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("train")(train.train)
+app.command("reproduce")(reproduce.reproduce)
+app.command("threshold")(threshold.threshold)
 app.add_typer(account.app, name="account")
 app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(data.app, name="data")

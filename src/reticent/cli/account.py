@@ -10,9 +10,10 @@ import typer
 from rich.table import Table
 
 from reticent.cli.output import AsJson, epsilon_text, print_json, screen
-from reticent.errors import OptionError, whole
-from reticent.methods import DPSGD
-from reticent.privacy import ACCOUNTANTS, Ledger
+from reticent.errors import OptionError, one_of, whole
+from reticent.methods import DPSGD, DPSUR
+from reticent.privacy import ACCOUNTANTS, Ledger, SelectiveGaussian
+from reticent.privacy.selective_paper import paper_epsilon
 
 app = typer.Typer(help="Compute ε for a plan, or recompute it from a ledger file.")
 
@@ -20,30 +21,33 @@ Accountant = Annotated[
     str | None,
     typer.Option(help=f"One of {', '.join(ACCOUNTANTS)}; by default the tightest valid one."),
 ]
+Records = Annotated[int, typer.Option(help="Nominal number of records.")]
+Batch = Annotated[int, typer.Option(help="Expected records per release.")]
+Sigma = Annotated[float, typer.Option("--sigma", "--noise", help="Noise multiplier.")]
+Steps = Annotated[int, typer.Option(help="Number of releases.")]
+Delta = Annotated[float, typer.Option(help="δ.")]
+ValidBatch = Annotated[int, typer.Option(help="Expected records in a test.")]
+ValidSigma = Annotated[
+    float, typer.Option("--valid-sigma", "--valid-noise", help="Noise multiplier of the test.")
+]
+Beta = Annotated[float, typer.Option(help="Threshold of the test, in units of its bound.")]
+Trials = Annotated[
+    int | None, typer.Option(help="Rejections in a row after which a run breaks off.")
+]
+
+PAPER = "paper"
 
 
 def report(ledger: Ledger, delta: float, accountant: str | None, as_json: bool) -> None:
     """Print ε, with what every other valid accountant says beside it."""
     statement = ledger.statement(delta, accountant)
-    valid = ("filter",) if ledger.adaptive else ("pld", "rdp")
     beside: dict[str, float | None] = {}
-    for name in valid:
+    for name in ledger.accountants:
         bound = ledger.epsilon(delta, name)
         beside[name] = bound if math.isfinite(bound) else None
     if as_json:
-        entries = [entry.to_json() for entry in ledger.entries]
-        return print_json(
-            {
-                **statement.to_json(),
-                "epsilon_by": beside,
-                "entries": entries,
-                "notes": list(ledger.notes),
-            }
-        )
-    table = Table("charge", "releases", "paid for")
-    for entry in ledger.entries:
-        table.add_row(str(entry.charge), f"{entry.count:,}", entry.purpose)
-    screen.print(table)
+        return print_json({**statement.to_json(), "epsilon_by": beside, **_lines(ledger)})
+    _table(ledger)
     screen.print(
         f"[bold]ε = {epsilon_text(statement.epsilon)}[/] at δ = {delta:g} "
         f"({statement.accountant}, adding or removing one record)"
@@ -53,6 +57,54 @@ def report(ledger: Ledger, delta: float, accountant: str | None, as_json: bool) 
             screen.print(f"by {name}: ε = {epsilon_text(epsilon)}")
     for note in ledger.notes:
         screen.print(f"note: {note}")
+    return None
+
+
+def _lines(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "entries": [entry.to_json() for entry in ledger.entries],
+        "notes": list(ledger.notes),
+    }
+
+
+def _table(ledger: Ledger) -> None:
+    table = Table("charge", "releases", "paid for")
+    for entry in ledger.entries:
+        table.add_row(str(entry.charge), f"{entry.count:,}", entry.purpose)
+    screen.print(table)
+
+
+def report_claim(ledger: Ledger, delta: float, as_json: bool) -> None:
+    """Print what the paper claims, that it is no guarantee, and the ε that is one."""
+    entries = [e for e in ledger.entries if isinstance(e.charge, SelectiveGaussian)]
+    claim = (
+        paper_epsilon(entries[0].charge, entries[0].count, delta)  # type: ignore[arg-type]
+        if entries
+        else 0.0
+    )
+    sound = ledger.statement(delta)
+    if as_json:
+        return print_json(
+            {
+                "epsilon": claim,
+                "delta": delta,
+                "accountant": PAPER,
+                "adjacency": sound.adjacency,
+                "guarantee": "none",
+                "sound_epsilon": sound.to_json()["epsilon"],
+                "sound_accountant": sound.accountant,
+                **_lines(ledger),
+            }
+        )
+    _table(ledger)
+    screen.print(
+        f"the paper claims ε = {epsilon_text(claim)} at δ = {delta:g} (Theorem 5.6). "
+        "[bold]This is not a guarantee:[/] there are losses for which the true ε is larger."
+    )
+    screen.print(
+        f"[bold]ε = {epsilon_text(sound.epsilon)}[/] at δ = {delta:g} "
+        f"({sound.accountant}, adding or removing one record)"
+    )
     return None
 
 
@@ -84,17 +136,54 @@ def from_ledger(
 
 @app.command("dpsgd")
 def dpsgd(
-    n: Annotated[int, typer.Option(help="Nominal number of records.")],
-    batch: Annotated[int, typer.Option(help="Expected records per release.")],
-    sigma: Annotated[float, typer.Option("--sigma", "--noise", help="Noise multiplier.")],
-    steps: Annotated[int, typer.Option(help="Number of releases.")],
-    delta: Annotated[float, typer.Option(help="δ.")] = 1e-5,
+    n: Records,
+    batch: Batch,
+    sigma: Sigma,
+    steps: Steps,
+    delta: Delta = 1e-5,
     accountant: Accountant = None,
     as_json: AsJson = False,
 ) -> None:
     """ε of DP-SGD."""
     ledger = ledger_of(DPSGD(batch=batch, noise=refuse_zero(sigma)), n, steps)
     report(ledger, delta, accountant, as_json)
+
+
+@app.command("dpsur")
+def dpsur(
+    n: Records,
+    batch: Batch,
+    sigma: Sigma,
+    steps: Annotated[int, typer.Option(help="Number of accepted updates.")],
+    valid_batch: ValidBatch = 256,
+    valid_sigma: ValidSigma = 1.3,
+    beta: Beta = -1.0,
+    trials: Trials = None,
+    delta: Delta = 1e-5,
+    accountant: Annotated[
+        str | None,
+        typer.Option(
+            help="selective-exact (default), selective-pld, selective-rdp; or paper: what the "
+            "paper claims, which is no guarantee."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """ε of DPSUR."""
+    method = DPSUR(
+        batch=batch,
+        noise=refuse_zero(sigma),
+        valid_batch=valid_batch,
+        valid_noise=valid_sigma,
+        beta=beta,
+        trials=trials,
+    )
+    if accountant is not None:
+        one_of("accountant", accountant, (*ACCOUNTANTS, PAPER))
+    ledger = ledger_of(method, n, steps)
+    if accountant == PAPER:
+        return report_claim(ledger, delta, as_json)
+    return report(ledger, delta, accountant, as_json)
 
 
 def refuse_zero(sigma: float) -> float:

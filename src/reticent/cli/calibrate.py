@@ -6,13 +6,27 @@ from typing import Annotated
 
 import typer
 
-from reticent.cli.account import ledger_of, refuse_zero
+from reticent.cli.account import (
+    Batch,
+    Beta,
+    Delta,
+    Records,
+    Trials,
+    ValidBatch,
+    ValidSigma,
+    ledger_of,
+    refuse_zero,
+)
 from reticent.cli.output import AsJson, epsilon_text, print_json, screen
 from reticent.errors import OptionError, whole
-from reticent.methods import DPSGD
+from reticent.methods import DPSGD, DPSUR
 from reticent.privacy import Budget, Ledger
 
 app = typer.Typer(help="Find the noise that affords a number of steps, or the steps of a noise.")
+
+Epsilon = Annotated[float, typer.Option(help="ε to keep within.")]
+Steps = Annotated[int | None, typer.Option(help="Number of releases to afford.")]
+Sigma = Annotated[float | None, typer.Option("--sigma", "--noise", help="Noise multiplier to use.")]
 
 
 @app.callback()
@@ -22,33 +36,61 @@ def _group() -> None:
 
 @app.command("dpsgd")
 def dpsgd(
-    n: Annotated[int, typer.Option(help="Nominal number of records.")],
-    batch: Annotated[int, typer.Option(help="Expected records per release.")],
-    epsilon: Annotated[float, typer.Option(help="ε to keep within.")],
-    delta: Annotated[float, typer.Option(help="δ.")] = 1e-5,
-    steps: Annotated[int | None, typer.Option(help="Number of releases to afford.")] = None,
-    sigma: Annotated[
-        float | None, typer.Option("--sigma", "--noise", help="Noise multiplier to use.")
-    ] = None,
+    n: Records,
+    batch: Batch,
+    epsilon: Epsilon,
+    delta: Delta = 1e-5,
+    steps: Steps = None,
+    sigma: Sigma = None,
     as_json: AsJson = False,
 ) -> None:
     """Calibrate DP-SGD: give --steps to get the noise, or --sigma to get the steps."""
-    budget = Budget(epsilon, delta)
-    if (steps is None) == (sigma is None):
-        raise OptionError(
-            "steps, sigma", (steps, sigma), "give either --steps or --sigma, and not both"
-        )
     method = DPSGD(batch=batch, noise=None if sigma is None else refuse_zero(sigma))
+    _calibrate(method, n, Budget(epsilon, delta), steps, as_json)
+
+
+@app.command("dpsur")
+def dpsur(
+    n: Records,
+    batch: Batch,
+    epsilon: Epsilon,
+    delta: Delta = 1e-5,
+    steps: Annotated[int | None, typer.Option(help="Number of accepted updates.")] = None,
+    sigma: Sigma = None,
+    valid_batch: ValidBatch = 256,
+    valid_sigma: ValidSigma = 1.3,
+    beta: Beta = -1.0,
+    trials: Trials = None,
+    as_json: AsJson = False,
+) -> None:
+    """Calibrate DPSUR: give --steps (accepted updates) to get the noise, or --sigma for them."""
+    method = DPSUR(
+        batch=batch,
+        noise=None if sigma is None else refuse_zero(sigma),
+        valid_batch=valid_batch,
+        valid_noise=valid_sigma,
+        beta=beta,
+        trials=trials,
+    )
+    _calibrate(method, n, Budget(epsilon, delta), steps, as_json)
+
+
+def _calibrate(method: DPSGD, n: int, budget: Budget, steps: int | None, as_json: bool) -> None:
+    """Fill in what is missing, noise or steps, and say what it costs."""
+    if (steps is None) == (method.noise is None):
+        raise OptionError(
+            "steps, sigma", (steps, method.noise), "give either --steps or --sigma, and not both"
+        )
     whole("n", n)
     if steps is not None:
         whole("steps", steps)
         method = method.calibrated(budget, n, steps, Ledger(budget))
     else:
         steps = Ledger(budget).capacity([charge for charge, _ in method.price(n)])
-    statement = ledger_of(method, n, steps).statement(delta)
+    statement = ledger_of(method, n, steps).statement(budget.delta)
     if as_json:
         return print_json({**statement.to_json(), "noise": method.noise, "steps": steps})
     return screen.print(
         f"noise multiplier [bold]{method.noise:g}[/], [bold]{steps:,}[/] steps: "
-        f"ε = {epsilon_text(statement.epsilon)} at δ = {delta:g} ({statement.accountant})"
+        f"ε = {epsilon_text(statement.epsilon)} at δ = {budget.delta:g} ({statement.accountant})"
     )

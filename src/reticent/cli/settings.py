@@ -38,6 +38,12 @@ class Settings:
     clip: float = 1.0
     clipping: str = "flat"
     noise: float | None = None
+    valid_batch: int | None = None
+    valid_noise: float | None = None
+    bound: float | None = None
+    beta: float | None = None
+    trials: int | None = None
+    pad: int | None = None
     steps: int | None = None
     epochs: float | None = None
     n: int | None = None
@@ -82,7 +88,9 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     from_file = {} if config is None else read_config(config)
     data = given.get("data", from_file.get("data", Settings.data))
     features = given.get("features", from_file.get("features", Settings.features))
-    recipe = recipe_for(data, features)
+    method = given.get("method", from_file.get("method", Settings.method))
+    epsilon = given.get("epsilon", from_file.get("epsilon", Settings.epsilon))
+    recipe = recipe_for(data, features, method, epsilon)
     if given.get("model", from_file.get("model")) not in (None, recipe.get("model")):
         recipe.pop("activation", None)  # it belongs to the recipe's model
     # whoever sets one of these speaks for both
@@ -99,8 +107,11 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
                 raise OptionError(name, stated[name], "means nothing for a --non-private run")
     elif stated.get("noise") == 0:
         raise OptionError("noise", 0, "gives no guarantee; say --non-private if that is meant")
-    if merged.get("noise") is not None and not {"steps", "epochs"} & set(stated):
-        # a stated noise with no stated length: as many steps as the budget affords
+    lengths = {"steps", "epochs"} & set(stated)
+    if lengths and "noise" not in stated:
+        merged.pop("noise", None)  # a stated length with no stated noise: what it then takes
+    if merged.get("noise") is not None and not lengths:
+        # a noise with no stated length: as many steps as the budget affords
         merged.pop("steps", None)
         merged.pop("epochs", None)
     return Settings(**merged)

@@ -24,6 +24,7 @@ from reticent.cli.settings import Settings, resolve, save_settings, saved_settin
 from reticent.coins import Coins
 from reticent.errors import CheckpointError, OptionError, one_of
 from reticent.features import apply as apply_features
+from reticent.files import to_json, write_atomically
 from reticent.privacy import Budget
 from reticent.training import Release, Result, Training, evaluate
 from reticent.training.optimizers import by_name
@@ -31,12 +32,22 @@ from reticent.training.result import RUN_FILE
 from reticent.training.train import pick_device
 
 SCHEDULES = ("constant", "linear", "cosine")
+DIAGNOSTICS_FILE = "diagnostics.private.json"
+DIAGNOSTICS_WARNING = "not covered by ε; must not leave whoever holds the records"
+SELECTION = ("valid_batch", "valid_noise", "bound", "beta", "trials", "pad")
 
 
 def build_training(
-    settings: Settings, *, folder: Path, resume: bool, coins: Coins | None, **options: Any
+    settings: Settings,
+    *,
+    folder: Path,
+    resume: bool,
+    coins: Coins | None,
+    method: methods.Method | None = None,
+    config: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Training:
-    """The training that these settings describe."""
+    """The training that these settings describe; `method` and `config` go beyond them."""
     splits = _features(datasets.load(settings.data, root=settings.root), settings)
     inputs, targets = splits.train
     extras = {"vectors": splits.extras["vectors"]} if "vectors" in splits.extras else {}
@@ -51,14 +62,7 @@ def build_training(
         **settings.model_options,
     )
     budget = None if settings.non_private else Budget(settings.epsilon, settings.delta)
-    noise = 0.0 if settings.non_private else settings.noise
-    method = methods.build(
-        settings.method,
-        batch=settings.batch,
-        clip=settings.clip,
-        clipping=settings.clipping,
-        noise=noise,
-    )
+    method = build_method(settings) if method is None else method
     device = pick_device(settings.device)
     held_out = datasets.as_records(splits.test, device)
     training = reticent.run(
@@ -85,12 +89,28 @@ def build_training(
         coins=coins,
         folder=folder,
         resume=resume,
-        config={"settings": settings.to_json(), "public_seeds": {"model": settings.seed}},
+        config={
+            "settings": settings.to_json(),
+            "public_seeds": {"model": settings.seed},
+            **(config or {}),
+        },
         **options,
     )
     for note in splits.notes:
         training.run.ledger.note(note)
     return training
+
+
+def build_method(settings: Settings) -> methods.Method:
+    """The method that these settings describe."""
+    return methods.build(
+        settings.method,
+        batch=settings.batch,
+        clip=settings.clip,
+        clipping=settings.clipping,
+        noise=0.0 if settings.non_private else settings.noise,
+        **{name: value for name in SELECTION if (value := getattr(settings, name)) is not None},
+    )
 
 
 def _features(splits: datasets.Splits, settings: Settings) -> datasets.Splits:
@@ -152,6 +172,23 @@ def train(
         float | None,
         typer.Option("--noise", "--sigma", help="Noise multiplier; set from ε if left out."),
     ] = None,
+    valid_batch: Annotated[
+        int | None, typer.Option(help="dpsur: expected records in a test.")
+    ] = None,
+    valid_noise: Annotated[
+        float | None,
+        typer.Option("--valid-noise", "--valid-sigma", help="dpsur: noise multiplier of the test."),
+    ] = None,
+    bound: Annotated[
+        float | None, typer.Option(help="dpsur: bound on the change of the loss.")
+    ] = None,
+    beta: Annotated[float | None, typer.Option(help="dpsur: threshold of the test.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="dpsur: rejections in a row after which to break off.")
+    ] = None,
+    pad: Annotated[
+        int | None, typer.Option(help="dpsur: trials in multiples of this, against timing.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Number of releases.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the records.")] = None,
     n: Annotated[int | None, typer.Option(help="Nominal number of records.")] = None,
@@ -189,6 +226,14 @@ def train(
         ),
     ] = None,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 60.0,
+    private_diagnostics: Annotated[
+        bool,
+        typer.Option(
+            "--private-diagnostics",
+            help="Show and keep what ε does not cover, such as the number of trials; it must not "
+            "leave whoever holds the records.",
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the result.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -217,6 +262,7 @@ def train(
             overwrite=overwrite,
             coins=coins,
             checkpoint_every=checkpoint_every,
+            private_diagnostics=private_diagnostics,
         )
     if resume is None:
         save_settings(settings, folder)
@@ -224,14 +270,30 @@ def train(
         _announce(training, settings)
     with _stopping_gently(training):
         try:
-            result = _finish(training) if show else training.finish()
+            result = finish(training) if show else training.finish()
         except KeyboardInterrupt:
             step = training.run.state.step
             errors.print(
                 f"stopped after release {step}; go on with: reticent train --resume {folder}"
             )
             raise
+    if private_diagnostics:
+        _keep_diagnostics(training, folder)
     _conclude(result, folder, as_json)
+
+
+def _keep_diagnostics(training: Training, folder: Path) -> None:
+    """Write what must stay private to a file that only its owner can read."""
+    kept = training.run.diagnostics or []
+    path = folder / DIAGNOSTICS_FILE
+    write_atomically(path, to_json({"warning": DIAGNOSTICS_WARNING, "releases": kept}), mode=0o600)
+    errors.print(f"[bold]{path}[/]: {DIAGNOSTICS_WARNING}")
+    trials = [line["trials"] for line in kept if "trials" in line]
+    if trials:
+        errors.print(
+            f"trials per release: {sum(trials) / len(trials):.2f} on average, {max(trials):g} at "
+            "most (private)"
+        )
 
 
 def _shown(value: Any) -> Any:
@@ -270,7 +332,8 @@ def _announce(training: Training, settings: Settings) -> None:
     )
 
 
-def _finish(training: Training) -> Result:
+def finish(training: Training) -> Result:
+    """Make all releases with a progress bar."""
     budget = training.budget
     bar = Progress(
         TextColumn("{task.description}"),
@@ -290,7 +353,7 @@ def _finish(training: Training) -> Result:
             if release.metrics is not None:
                 parts = [f"held-out {key} {value:.4f}" for key, value in release.metrics.items()]
                 if budget is not None:
-                    spent = training.run.ledger.epsilon(budget.delta)
+                    spent = training.run.ledger.quick_epsilon(budget.delta)
                     parts.append(f"ε {epsilon_text(spent)} of {budget.epsilon:g}")
                 shown["shown"] = ", ".join(parts)
             bar.update(task, completed=release.step, **shown)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ the records flips that part's coins.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -40,11 +41,40 @@ def poisson_draw(
         >>> torch.equal(few, more[more < 1000])
         True
     """
+    return poisson_draws(n, rate, coins, stream, [counters], device=device)[0]
+
+
+def poisson_draws(
+    n: int,
+    rate: float,
+    coins: Coins,
+    stream: str,
+    addresses: Sequence[tuple[int, ...]],
+    *,
+    device: torch.device | str = "cpu",
+) -> list[torch.Tensor]:
+    """The draws at several addresses, as `poisson_draw` makes each, with one wait for their sizes.
+
+    A device must tell the host how many records came up before anything of that size is made.
+    """
     whole("n", n, least=0)
     between("rate", rate, 0, 1)
     threshold = math.floor(rate * 2**53) / 2**53
-    drawn = []
-    for block, first in enumerate(range(0, n, BLOCK)):
-        coin = coins.uniform((BLOCK,), stream, *counters, block, device=device)
-        drawn.append((coin[: n - first] < threshold).nonzero().squeeze(1) + first)
-    return torch.cat(drawn) if drawn else torch.empty(0, dtype=torch.long, device=device)
+    if n == 0:
+        return [torch.empty(0, dtype=torch.long, device=device) for _ in addresses]
+    masks = torch.stack(
+        [
+            torch.cat(
+                [
+                    coins.uniform((BLOCK,), stream, *counters, block, device=device) < threshold
+                    for block in range(-(-n // BLOCK))
+                ]
+            )[:n]
+            for counters in addresses
+        ]
+    )
+    if len(addresses) == 1:
+        return [masks[0].nonzero().squeeze(1)]
+    which, index = masks.nonzero().unbind(1)
+    sizes = torch.bincount(which, minlength=len(addresses)).tolist()
+    return list(index.split(sizes))

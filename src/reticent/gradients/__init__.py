@@ -5,7 +5,7 @@ from __future__ import annotations
 from reticent.gradients.batches import synthetic_like
 from reticent.gradients.checking import Check, check
 from reticent.gradients.clipping import Automatic, Clipping, Flat, Normalised, PerLayer
-from reticent.gradients.engine import clipped_sum
+from reticent.gradients.engine import clipped_sum, clipped_sums
 from reticent.gradients.isolating import isolation
 from reticent.gradients.reference import per_example
 from reticent.gradients.rules import CompositeRule, Rule, register_rule, unregister_rule
@@ -24,6 +24,7 @@ __all__ = [
     "Rule",
     "check",
     "clipped_sum",
+    "clipped_sums",
     "isolation",
     "per_example",
     "register_rule",

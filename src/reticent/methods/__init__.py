@@ -3,10 +3,12 @@
 from reticent.methods.base import Method, Price
 from reticent.methods.catalog import MethodCard, MethodOption, build, describe, names
 from reticent.methods.dpsgd import CLIPPING_STYLES, DPSGD, Quantile, clipping_by_name
+from reticent.methods.dpsur import DPSUR
 
 __all__ = [
     "CLIPPING_STYLES",
     "DPSGD",
+    "DPSUR",
     "Method",
     "MethodCard",
     "MethodOption",

@@ -9,6 +9,7 @@ from typing import Any
 from reticent.errors import OptionError, one_of
 from reticent.methods.base import Method
 from reticent.methods.dpsgd import CLIPPING_STYLES, DPSGD, clipping_by_name
+from reticent.methods.dpsur import DPSUR
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,23 @@ def _dpsgd(
     return DPSGD(batch=batch, clip=clipping_by_name(clipping, clip), noise=noise)
 
 
+def _dpsur(
+    batch: int,
+    clip: float = 1.0,
+    clipping: str = "flat",
+    noise: float | None = None,
+    **selection: Any,
+) -> DPSUR:
+    return DPSUR(batch=batch, clip=clipping_by_name(clipping, clip), noise=noise, **selection)
+
+
+_CANDIDATE_OPTIONS = (
+    MethodOption("batch", None, "expected number of records in a release"),
+    MethodOption("clip", 1.0, "bound on the norm of one record's gradient"),
+    MethodOption("clipping", "flat", f"one of {', '.join(CLIPPING_STYLES)}"),
+    MethodOption("noise", None, "noise multiplier; set from epsilon and steps if left"),
+)
+
 _CARDS = {
     card.name: card
     for card in (
@@ -58,13 +76,36 @@ _CARDS = {
                 "Poisson-sampled Gaussian mechanism of rate batch/n and multiplier noise"
             ),
             cost="per release: one clipped sum of gradients over about `batch` records",
-            options=(
-                MethodOption("batch", None, "expected number of records in a release"),
-                MethodOption("clip", 1.0, "bound on the norm of one record's gradient"),
-                MethodOption("clipping", "flat", f"one of {', '.join(CLIPPING_STYLES)}"),
-                MethodOption("noise", None, "noise multiplier; set from epsilon and steps if left"),
-            ),
+            options=_CANDIDATE_OPTIONS,
             build=_dpsgd,
+        ),
+        MethodCard(
+            name=DPSUR.name,
+            title=DPSUR.title,
+            paper=DPSUR.paper,
+            guarantee=DPSUR.guarantee,
+            promise=(
+                "(ε, δ)-differential privacy for adding or removing one record; each accepted "
+                "update is a selected Gaussian release, which costs more than the paper charges "
+                "(docs/selection.md); the number of trials is not released"
+            ),
+            cost=(
+                "per trial: one clipped sum of gradients over about `batch` records and two forward"
+                " passes over about `valid_batch`; a few trials per release"
+            ),
+            options=(
+                *_CANDIDATE_OPTIONS,
+                MethodOption("valid_batch", 256, "expected number of records in a test (B_v)"),
+                MethodOption("valid_noise", 1.3, "noise multiplier of the test (sigma_v)"),
+                MethodOption("bound", 0.001, "bound on the change of the loss (C_v)"),
+                MethodOption("beta", -1.0, "a candidate passes below beta times the bound"),
+                MethodOption(
+                    "trials", None, "break off after so many; by default never, in effect"
+                ),
+                MethodOption("together", None, "candidates computed in one pass; speed only"),
+                MethodOption("pad", None, "make trials up to a multiple of this, against timing"),
+            ),
+            build=_dpsur,
         ),
     )
 }

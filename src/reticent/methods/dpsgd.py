@@ -11,10 +11,18 @@ import torch
 from reticent.errors import OptionError, between, positive, whole
 from reticent.gradients import Automatic, Clipping, Flat, Normalised, PerLayer
 from reticent.methods.base import Method, Price
-from reticent.privacy import Budget, Charge, Ledger, NonPrivate, SampledGaussian, noise_for
+from reticent.privacy import (
+    Budget,
+    Charge,
+    Ledger,
+    NonPrivate,
+    SampledGaussian,
+    Sensitive,
+    noise_for,
+)
 
 if TYPE_CHECKING:
-    from reticent.training.run import Run
+    from reticent.training.run import RecordSum, Run
 
 CLIPPING_STYLES = ("flat", "per-layer", "automatic", "normalised", "quantile")
 
@@ -65,14 +73,6 @@ class Quantile:
                 f"must exceed half the noise multiplier {noise:g}; use a larger batch or set it",
             )
         return rest**-0.5, count_noise
-
-
-@dataclass(frozen=True)
-class _Count:
-    """How many drawn records lie under the bound, less half of them; one record moves it by ½."""
-
-    flat: torch.Tensor
-    sensitivity: float = 0.5
 
 
 def clipping_by_name(style: str, bound: float) -> Clipping | Quantile:
@@ -162,25 +162,33 @@ class DPSGD(Method):
 
     def release(self, run: Run) -> None:
         """As the base class says."""
-        assert self.noise is not None
         records = run.sample(self._rate(run.n))
+        self.step(run, run.clipped_sum(records, self.bound_now(run)))
+
+    def bound_now(self, run: Run) -> Clipping:
+        """The clipping of the release to come: a public number may have moved its bound."""
+        if not isinstance(self.clip, Quantile):
+            return self.clipping
+        bound = run.state.public.get("clip")
+        return Flat(self.clip.initial if bound is None else float(bound))
+
+    def step(self, run: Run, total: RecordSum) -> None:
+        """Add noise to a clipped sum and move the state by it."""
+        assert self.noise is not None
         if isinstance(self.clip, Quantile):
-            return self._release_quantile(run, records, self.clip)
-        total = run.clipped_sum(records, self.clipping)
+            return self._step_quantile(run, total, self.clip)
         return run.step(run.noisy(total, self.noise) / self.batch)
 
-    def _release_quantile(self, run: Run, records: torch.Tensor, style: Quantile) -> None:
+    def _step_quantile(self, run: Run, total: RecordSum, style: Quantile) -> None:
         assert self.noise is not None
-        bound = run.state.public.get("clip")
-        if bound is None:
-            bound = torch.tensor(style.initial, dtype=torch.float64)
-        total = run.clipped_sum(records, Flat(float(bound)))
-        under = _Count((total.norms <= float(bound)).to(total.flat.dtype).sub(0.5).sum())
+        bound = total.sensitivity
+        # how many drawn records lie under the bound, less half of them: one record moves it by ½
+        under = (total.norms <= bound).to(total.flat.dtype).sub(0.5).sum()
         gradient_noise, count_noise = style.split(self.noise, self.batch) if self.noise else (0, 0)
         released = run.noisy(total, gradient_noise)
-        counted = run.noisy(under, 2 * count_noise, "count-noise")
+        counted = run.noisy(Sensitive(under, 0.5), 2 * count_noise, "count-noise")
         fraction = float(counted) / self.batch + 0.5
-        moved = float(bound) * math.exp(-style.rate * (fraction - style.quantile))
+        moved = bound * math.exp(-style.rate * (fraction - style.quantile))
         run.state.public["clip"] = torch.tensor(
             min(max(moved, style.low), style.high), dtype=torch.float64
         )

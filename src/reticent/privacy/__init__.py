@@ -1,11 +1,12 @@
 """Budgets, charges, the ledger and noise: where ε comes from."""
 
-from reticent.privacy.accountants import ACCOUNTANTS
 from reticent.privacy.budget import Budget
 from reticent.privacy.calibration import filter_order_for, noise_for, steps_for
 from reticent.privacy.charges import Charge, NonPrivate, SampledGaussian
-from reticent.privacy.ledger import Entry, Ledger, Statement
-from reticent.privacy.noise import noisy
+from reticent.privacy.ledger import Entry, Ledger
+from reticent.privacy.noise import Sensitive, noisy
+from reticent.privacy.selective import SelectiveGaussian, trials_for
+from reticent.privacy.statements import ACCOUNTANTS, Statement
 
 __all__ = [
     "ACCOUNTANTS",
@@ -15,9 +16,12 @@ __all__ = [
     "Ledger",
     "NonPrivate",
     "SampledGaussian",
+    "SelectiveGaussian",
+    "Sensitive",
     "Statement",
     "filter_order_for",
     "noise_for",
     "noisy",
     "steps_for",
+    "trials_for",
 ]

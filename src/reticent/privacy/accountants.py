@@ -16,11 +16,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
+from dp_accounting.pld import privacy_loss_distribution as pld
 
 from reticent.errors import AccountingError, between
 from reticent.privacy.charges import Charge, NonPrivate, Orders
-
-ACCOUNTANTS = ("pld", "rdp", "filter")
 
 # (charge, how often): what an accountant adds up
 Bill = tuple[tuple[Charge, int], ...]
@@ -93,6 +92,16 @@ def pld_epsilon(bill: Bill, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _pld_epsilon(bill: Bill, delta: float, interval: float) -> float:
+    return float(_composed(bill, interval).get_epsilon_for_delta(delta))
+
+
+def composed_pld(bill: Bill, delta: float) -> pld.PrivacyLossDistribution:
+    """The privacy-loss distribution of all charges of a bill, on a grid that suits this δ."""
+    return _composed(bill, _interval(min(rdp_epsilon(bill, delta), PLD_MOST_EPSILON)))
+
+
+@lru_cache(maxsize=32)
+def _composed(bill: Bill, interval: float) -> pld.PrivacyLossDistribution:
     composed = None
     for charge, count in bill:
         part = charge.pld(interval, count)
@@ -102,7 +111,8 @@ def _pld_epsilon(bill: Bill, delta: float, interval: float) -> float:
                 "use accountant 'rdp'"
             )
         composed = part if composed is None else composed.compose(part)
-    return math.inf if composed is None else float(composed.get_epsilon_for_delta(delta))
+    assert composed is not None
+    return composed
 
 
 def has_pld(bill: Iterable[tuple[Charge, int]]) -> bool:

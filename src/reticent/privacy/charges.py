@@ -50,6 +50,11 @@ class Charge(ABC):
         """The privacy-loss distribution of `count` such releases, or None if it has none."""
         return None
 
+    @property
+    def failure(self) -> float:
+        """The probability that a release breaks its promise; accountants take it from δ."""
+        return 0.0
+
     def covers(self, other: Charge) -> bool:
         """Whether `other` is a post-processing of this charge's mechanism: never costlier."""
         return self == other

@@ -6,24 +6,23 @@ serialises to a JSON file from which anyone can recompute ε.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reticent.errors import AccountingError, BudgetError, finite, one_of, whole
+from reticent.errors import AccountingError, BudgetError, finite, whole
 from reticent.files import read_json, to_json, write_atomically
-from reticent.privacy.accountants import (
-    ACCOUNTANTS,
-    Bill,
-    filter_epsilon,
-    has_pld,
-    pld_epsilon,
-    rdp_epsilon,
-)
+from reticent.privacy.accountants import Bill
 from reticent.privacy.budget import ADJACENCY, Budget
 from reticent.privacy.charges import Charge
+from reticent.privacy.statements import (
+    EXACT,
+    Statement,
+    fast_capacity,
+    state,
+    valid_accountants,
+)
 
 FORMAT = "reticent-ledger/1"
 MOST_RELEASES = 2**40  # a search that gets this far has found no limit
@@ -60,28 +59,6 @@ class Entry:
         if self.within is not None:
             line["within"] = self.within.to_json()
         return line
-
-
-@dataclass(frozen=True)
-class Statement:
-    """An ε one can quote: its δ, who computed it and what it protects."""
-
-    epsilon: float
-    delta: float
-    accountant: str
-    adjacency: str = ADJACENCY
-    guarantee: str = "differential-privacy"
-
-    def to_json(self) -> dict[str, Any]:
-        """The statement as JSON-ready data; an infinite ε is null and guarantees nothing."""
-        bounded = math.isfinite(self.epsilon)
-        return {
-            "epsilon": self.epsilon if bounded else None,
-            "delta": self.delta,
-            "accountant": self.accountant,
-            "adjacency": self.adjacency,
-            "guarantee": self.guarantee if bounded else "none",
-        }
 
 
 class Ledger:
@@ -148,29 +125,19 @@ class Ledger:
         return self._state(self._bill(), delta, accountant)
 
     def _state(self, bill: Bill, delta: float, accountant: str | None) -> Statement:
-        if accountant is not None:
-            one_of("accountant", accountant, ACCOUNTANTS)
-        if self.adaptive and accountant not in (None, "filter"):
-            raise AccountingError(
-                f"accountant = {accountant!r}: charges here depend on earlier releases, which only "
-                "the filter at an order fixed beforehand covers; use accountant 'filter'"
-            )
-        if accountant == "filter" or self.adaptive:
-            if self.filter_order is None:
-                raise AccountingError(
-                    "accountant = 'filter': the ledger was opened without a filter_order"
-                )
-            return Statement(filter_epsilon(bill, delta, self.filter_order), delta, "filter")
-        if accountant == "rdp" or not has_pld(bill):
-            if accountant == "pld" and bill:
-                return Statement(pld_epsilon(bill, delta), delta, "pld")
-            return Statement(rdp_epsilon(bill, delta), delta, "rdp")
-        by_pld = Statement(pld_epsilon(bill, delta), delta, "pld")
-        if accountant == "pld":
-            return by_pld
-        # near the rounding floor of the FFT (tiny δ) the Rényi bound is the smaller of the two
-        by_rdp = Statement(rdp_epsilon(bill, delta), delta, "rdp")
-        return by_rdp if by_rdp.epsilon < by_pld.epsilon else by_pld
+        return state(
+            bill, delta, accountant, adaptive=self.adaptive, filter_order=self.filter_order
+        )
+
+    def quick_epsilon(self, delta: float) -> float:
+        """An upper bound that takes no time, for a progress display: not always the tightest."""
+        quick = [name for name in self.accountants if name != EXACT]
+        return self.epsilon(delta, quick[0] if len(quick) < len(self.accountants) else None)
+
+    @property
+    def accountants(self) -> tuple[str, ...]:
+        """The accountants that prove something here, tightest first."""
+        return valid_accountants(self._bill(), adaptive=self.adaptive)
 
     # -- spending -----------------------------------------------------------------------------
 
@@ -211,6 +178,12 @@ class Ledger:
     def _search_capacity(
         self, bundle: tuple[Charge, ...], budget: Budget, accountant: str | None
     ) -> int:
+        if not self.adaptive:
+            each = tuple((charge, bundle.count(charge)) for charge in dict.fromkeys(bundle))
+            room = fast_capacity(self._bill(), each, budget.epsilon, budget.delta, accountant)
+            if room is not None:
+                return room
+
         def fits(count: int, by: str | None) -> bool:
             bill = self._bill(tuple((charge, count) for charge in bundle))
             return self._state(bill, budget.delta, by).epsilon <= budget.epsilon

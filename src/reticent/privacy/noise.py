@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -22,6 +23,14 @@ class SensitiveSum(Protocol):
     def sensitivity(self) -> float:
         """The largest 2-norm of one record's contribution."""
         ...
+
+
+@dataclass(frozen=True)
+class Sensitive:
+    """Any number or vector computed from the records, and how far one record can move it."""
+
+    flat: torch.Tensor
+    sensitivity: float
 
 
 def noisy(

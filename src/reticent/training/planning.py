@@ -26,14 +26,21 @@ def plan(
     if steps is not None:
         whole("steps", steps, least=0)
     noise = getattr(method, "noise", None)
+    promises = method.guarantee == "differential-privacy"
     if budget is None:
-        if noise is None or noise != 0:
+        if promises and noise != 0:
             raise OptionError(
                 "budget", None, "must be given; only a method with noise = 0 runs without one"
             )
         if steps is None:
             raise OptionError("steps", None, "must be given for a run without a budget")
         return method, steps
+    if not promises:
+        raise OptionError(
+            "budget",
+            f"epsilon {budget.epsilon:g}",
+            f"{method.name} promises no differential privacy that it could bound; leave it out",
+        )
     if noise == 0:
         raise OptionError(
             "noise", 0, "gives no guarantee, so it cannot keep a budget; leave the budget out"

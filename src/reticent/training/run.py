@@ -17,13 +17,21 @@ from torch import nn
 from reticent import gradients
 from reticent.coins import Coins
 from reticent.data.records import Records, fingerprint
-from reticent.data.sampling import poisson_draw
+from reticent.data.sampling import poisson_draws
 from reticent.errors import DataError
 from reticent.gradients import Clipping
 from reticent.privacy import Ledger, noisy
 from reticent.training.state import State
 
 LossFn = Callable[[Any, Any], torch.Tensor]
+
+
+@contextmanager
+def _naming_records() -> Iterator[None]:
+    try:
+        yield
+    except IndexError as error:
+        raise DataError(f"the model or loss rejects a record: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -64,18 +72,21 @@ class Run:
         self.device = device
         self.microbatch = microbatch
         self.path = path
+        self.release = 0
         self.trial = 0
-        self._drawn: set[tuple[str, int, int]] = set()
+        # what a method saw on its way, for the eyes of whoever holds the records; None: not kept
+        self.diagnostics: list[dict[str, float]] | None = None
+        self._drawn: set[tuple[str, int]] = set()
 
-    def _address(self, stream: str) -> tuple[int, int]:
-        address = (stream, self.state.step, self.trial)
-        if address in self._drawn:
+    def _address(self, stream: str, later: int = 0) -> tuple[int, int]:
+        trial = self.trial + later
+        if (stream, trial) in self._drawn:
             raise RuntimeError(
-                f"stream {stream!r} was drawn from already in release {self.state.step}, trial "
-                f"{self.trial}: coins used twice are no coins; name another stream"
+                f"stream {stream!r} was drawn from already in release {self.release}, trial "
+                f"{trial}: coins used twice are no coins; name another stream"
             )
-        self._drawn.add(address)
-        return self.state.step, self.trial
+        self._drawn.add((stream, trial))
+        return self.release, trial
 
     def frozen_fingerprint(self) -> str:
         """A hash of what the model holds besides its trainable parameters."""
@@ -85,19 +96,39 @@ class Run:
 
     def begin_release(self) -> None:
         """Start a release: trials count from 0 and its addresses are unused."""
-        self.trial = 0
+        self.release, self.trial = self.state.step, 0
         self._drawn.clear()
+
+    def trials(self, most: int) -> Iterator[int]:
+        """Count the trials of this release; each has coins of its own."""
+        for self.trial in range(most):
+            yield self.trial
 
     def sample(self, rate: float, stream: str = "sampling") -> torch.Tensor:
         """Draw records by independent coins of probability `rate`; possibly none."""
-        return poisson_draw(
-            self.records.n,
-            rate,
-            self.coins,
-            stream,
-            *self._address(stream),
-            device=self.device,
+        return self.samples(rate, stream, 1)[0]
+
+    def samples(self, rate: float, stream: str, count: int) -> list[torch.Tensor]:
+        """The draws of this trial and of the next `count` - 1, with one wait for the device."""
+        addresses = [self._address(stream, later) for later in range(count)]
+        return poisson_draws(
+            self.records.n, rate, self.coins, stream, addresses, device=self.device
         )
+
+    def clipped_sums(self, draws: list[torch.Tensor], clipping: Clipping) -> list[RecordSum]:
+        """The sum of each draw, from as few passes as one draw takes: for small models."""
+        sizes = [len(draw) for draw in draws]
+        if not sum(sizes) or sum(sizes) > 1.25 * self.microbatch * len(draws):
+            return [self.clipped_sum(draw, clipping) for draw in draws]
+        inputs, targets = self.records.fetch(torch.cat(draws))
+        with self._model_coins(0), _naming_records():
+            sums = gradients.clipped_sums(
+                self.model, self.loss_fn, inputs, targets, clipping, sizes, path=self.path
+            )
+        return [
+            RecordSum(s.flat().double(), s.sensitivity, s.norms, s.losses, s.nonfinite)
+            for s in sums
+        ]
 
     def clipped_sum(self, indices: torch.Tensor, clipping: Clipping) -> RecordSum:
         """The sum of the drawn records' clipped gradients, in physical pieces of `microbatch`."""
@@ -108,13 +139,10 @@ class Run:
         pieces = []
         for number, piece in enumerate(indices.split(self.microbatch) if len(indices) else ()):
             inputs, targets = self.records.fetch(piece)
-            try:
-                with self._model_coins(number):
-                    part = gradients.clipped_sum(
-                        self.model, self.loss_fn, inputs, targets, clipping, path=self.path
-                    )
-            except IndexError as error:
-                raise DataError(f"the model or loss rejects a record: {error}") from error
+            with self._model_coins(number), _naming_records():
+                part = gradients.clipped_sum(
+                    self.model, self.loss_fn, inputs, targets, clipping, path=self.path
+                )
             total += part.flat()
             pieces.append((part.norms, part.losses, part.nonfinite))
         empty = values.new_zeros(0)
@@ -135,8 +163,32 @@ class Run:
         """
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(self.coins.seed("model", self.state.step, self.trial, piece))
+            torch.manual_seed(self.coins.seed("model", self.release, self.trial, piece))
             yield
+
+    @torch.no_grad()
+    def mean_losses(self, draws: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The mean loss of each draw, dropout off; 0 for an empty one. Private, like all sums."""
+        was_training = self.model.training
+        losses = [torch.zeros(0, dtype=torch.float64, device=self.device)]
+        drawn = torch.cat(draws)
+        self.model.eval()
+        try:
+            for piece in drawn.split(self.microbatch) if len(drawn) else ():
+                inputs, targets = self.records.fetch(piece)
+                with _naming_records():
+                    outputs = gradients.batches.call(self.model, inputs)
+                    found = gradients.losses.per_example_losses(self.loss_fn, outputs, targets)
+                losses.append(found.double())
+        finally:
+            self.model.train(was_training)
+        each = torch.cat(losses).split([len(draw) for draw in draws])
+        return [part.sum() / max(len(part), 1) for part in each]
+
+    def diagnose(self, **numbers: float) -> None:
+        """Keep numbers that must stay private, if whoever started the run asked for them."""
+        if self.diagnostics is not None:
+            self.diagnostics.append({"release": self.release, **numbers})
 
     def noisy(self, total: Any, multiplier: float, stream: str = "noise") -> torch.Tensor:
         """`total` plus noise of `multiplier` times the sensitivity it states."""

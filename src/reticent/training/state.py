@@ -102,9 +102,11 @@ class State:
     def restore(self, snapshot: Snapshot) -> None:
         """Put everything back, bit for bit; the snapshot stays usable."""
         self.parameters.values.copy_(snapshot.values)
-        self.optimizer.state.clear()
+        state = self.optimizer.state
+        for parameter in [p for p in state if p not in snapshot.optimizer_state]:
+            del state[parameter]
         for parameter, values in snapshot.optimizer_state.items():
-            self.optimizer.state[parameter] = _copied(values)
+            state[parameter] = _put_back(state.get(parameter), values)
         for group, saved in zip(
             self.optimizer.param_groups, snapshot.optimizer_groups, strict=True
         ):
@@ -153,6 +155,21 @@ class State:
             self.average.count = int(saved["average"][1])
         self.public = dict(saved["public"])
         self.step = int(saved["step"])
+
+
+def _put_back(current: Any, saved: Any) -> Any:
+    """A copy of what was saved, in the current tensors' own memory where they fit."""
+    if isinstance(saved, dict) and isinstance(current, dict):
+        return {key: _put_back(current.get(key), item) for key, item in saved.items()}
+    if (
+        isinstance(saved, torch.Tensor)
+        and isinstance(current, torch.Tensor)
+        and current.shape == saved.shape
+        and current.dtype == saved.dtype
+        and current.device == saved.device
+    ):
+        return current.copy_(saved)
+    return _copied(saved)
 
 
 def _copied(value: Any) -> Any:

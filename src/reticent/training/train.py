@@ -77,6 +77,7 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
     checkpoint_every: float = 60.0,
+    private_diagnostics: bool = False,
     config: dict[str, Any] | None = None,
 ) -> Training:
     """Prepare a training and hand it over, for people who own their loop.
@@ -109,6 +110,9 @@ def run(
         resume: Continue from the folder's checkpoint.
         overwrite: Replace the run in the folder, once all options have been found good.
         checkpoint_every: Seconds between checkpoints; 0 saves before every release.
+        private_diagnostics: Keep what the method saw on its way, such as the number of trials, in
+            `training.run.diagnostics`. Nothing of it is covered by ε: it must not leave whoever
+            holds the records, and it is never written to `run.json`.
         config: Public facts to be kept in `run.json`.
     """
     chosen = pick_device(device)
@@ -172,6 +176,8 @@ def run(
         checkpoint_every=checkpoint_every,
         config=dict(config or {}),
     )
+    if private_diagnostics:
+        training.run.diagnostics = []
     if saved is not None:
         training.resume(saved)
     elif folder is not None:

@@ -1,0 +1,79 @@
+"""What one call of the engine works with, and the steps that both of its paths share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from reticent.gradients.clipping import Clipping
+from reticent.gradients.losses import LossFn
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What stays the same from one microbatch to the next."""
+
+    model: nn.Module
+    loss_fn: LossFn
+    clipping: Clipping
+    parameters: dict[str, Tensor]
+    groups: dict[str, int]  # group number of each parameter
+    bounds: list[float]
+    sums: list[dict[str, Tensor]]  # of each part
+    ends: list[int]  # where the parts of the batch end
+    dtype: torch.dtype
+
+    def parts(self, start: int, size: int) -> Iterator[tuple[dict[str, Tensor], slice]]:
+        """The sums that examples from `start` on belong to, and which of these examples do."""
+        begin = 0
+        for sums, end in zip(self.sums, self.ends, strict=True):
+            low, high = max(begin - start, 0), min(end - start, size)
+            if low < high:
+                yield sums, slice(low, high)
+            begin = end
+
+
+def clip_factors(
+    plan: Plan,
+    squared: list[Tensor],
+    losses: Tensor,
+    valid: Tensor | None,
+    floors: list[Tensor] | None = None,
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Factors [B] of each group (0 for examples left out), norms [B], which are left out.
+
+    A squared norm below its floor counts as the floor.
+    """
+    total = squared[0] if len(squared) == 1 else torch.stack(squared).sum(0)
+    if floors is not None:
+        squared = [torch.maximum(s, f) for s, f in zip(squared, floors, strict=True)]
+    finite = torch.stack(squared).isfinite().all(0) & total.isfinite() & losses.isfinite()
+    keep = finite if valid is None else finite & valid
+    norms = torch.where(finite, total, torch.inf).sqrt()
+    left_out = ~finite
+    if valid is not None:
+        norms, left_out = torch.where(valid, norms, 0.0), left_out & valid
+    factors = [
+        torch.where(keep, plan.clipping.factors(part_.sqrt(), bound), 0.0)
+        for part_, bound in zip(squared, plan.bounds, strict=True)
+    ]
+    return factors, norms, left_out
+
+
+def by_group(plan: Plan, norms: dict[str, Tensor], losses: Tensor) -> list[Tensor]:
+    """Squared norms [B] of each group."""
+    found: list[list[Tensor]] = [[] for _ in plan.bounds]
+    for name, norm in norms.items():
+        found[plan.groups[name]].append(norm.to(plan.dtype))
+    zero = torch.zeros(losses.shape[0], dtype=plan.dtype, device=losses.device)
+    return [torch.stack(each).sum(0) if each else zero for each in found]
+
+
+def weighted(grads: Tensor, factors: Tensor) -> Tensor:
+    """Σ_b factor_b grads_b; a factor of 0 silences even NaN."""
+    flat = grads.flatten(1)
+    muted = torch.where((factors > 0).unsqueeze(1), flat, 0.0)
+    return (factors.to(flat.dtype) @ muted).view(grads.shape[1:])
