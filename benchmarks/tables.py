@@ -151,6 +151,27 @@ def selection(record: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def trials(record: dict[str, Any]) -> list[str]:
+    parts = record["parts_ms"]
+    lines = [
+        f"## Cost of a trial of DPSUR ({record['device']})",
+        "",
+        f"`{record['model']}`, batch {record['batch']}, validation batch {record['valid_batch']},"
+        f" random records. A clipped sum alone takes {parts['clipped sum']:.1f} ms, a forward pass"
+        f" of the validation batch {parts['forward']:.1f} ms. {machine(record)}.",
+        "",
+        "| candidates together | ms per trial | over one clipped sum and two forward passes "
+        "| ms per accepted update |",
+        "|---|---|---|---|",
+    ]
+    for count, case in record["together"].items():
+        lines.append(
+            f"| {count} | {case['ms_per_trial']:.1f} | {case['trial_over_parts']:.2f} | "
+            f"{case['ms_per_update']:.1f} |"
+        )
+    return [*lines, ""]
+
+
 def page() -> str:
     records = [json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json"))]
     lines = [
@@ -163,6 +184,8 @@ def page() -> str:
     for record in records:
         if record["what"] == "steps":
             lines += steps(record)
+        if record["what"] == "trials":
+            lines += trials(record)
     for record in records:
         if record["what"] == "selection":
             lines += selection(record)

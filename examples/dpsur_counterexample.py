@@ -36,6 +36,7 @@ COLUMNS = ("", "updates", "claimed", "instance, at least", "exact", "PLD", "RDP"
 
 
 def main() -> None:
+    """Print the table."""
     print(WHY)
     print("{:<9} {:>8} {:>8} {:>19} {:>8} {:>8} {:>8}".format(*COLUMNS))
     lines = []

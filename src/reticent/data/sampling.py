@@ -75,6 +75,5 @@ def poisson_draws(
     )
     if len(addresses) == 1:
         return [masks[0].nonzero().squeeze(1)]
-    which, index = masks.nonzero().unbind(1)
-    sizes = torch.bincount(which, minlength=len(addresses)).tolist()
-    return list(index.split(sizes))
+    sizes = masks.sum(1).tolist()
+    return list(masks.nonzero()[:, 1].split(sizes))

@@ -178,12 +178,6 @@ class Ledger:
     def _search_capacity(
         self, bundle: tuple[Charge, ...], budget: Budget, accountant: str | None
     ) -> int:
-        if not self.adaptive:
-            each = tuple((charge, bundle.count(charge)) for charge in dict.fromkeys(bundle))
-            room = fast_capacity(self._bill(), each, budget.epsilon, budget.delta, accountant)
-            if room is not None:
-                return room
-
         def fits(count: int, by: str | None) -> bool:
             bill = self._bill(tuple((charge, count) for charge in bundle))
             return self._state(bill, budget.delta, by).epsilon <= budget.epsilon
@@ -202,6 +196,14 @@ class Ledger:
                 low, high = (middle, high) if fits(middle, by) else (low, middle)
             return low
 
+        if not self.adaptive:
+            each = tuple((charge, bundle.count(charge)) for charge in dict.fromkeys(bundle))
+            room = fast_capacity(self._bill(), each, budget.epsilon, budget.delta, accountant)
+            if room is not None:
+                # few releases, or rare large losses: a quicker accountant may prove more
+                for by in ("rdp", "pld") if accountant is None else ():
+                    room = search(room + 1, by) if fits(room + 1, by) else room
+                return room
         if accountant is not None or self.adaptive:
             return search(1, accountant)
         # Rényi curves answer in microseconds and bracket the slower, tighter search.

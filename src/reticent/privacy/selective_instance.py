@@ -37,7 +37,7 @@ _MASS_ERROR = 1e-13
 def instance_epsilon(
     charge: SelectiveGaussian, count: int, delta: float, thresholds: Thresholds | None = None
 ) -> float:
-    """At least the ε of `count` releases of the instance; its thresholds are optimised if absent."""
+    """At least the ε of `count` releases; the thresholds are optimised where none are given."""
     with_record, without = laws(charge, thresholds or thresholds_for(charge, count, delta))
     return max(
         _epsilon(with_record, without, count, delta), _epsilon(without, with_record, count, delta)

@@ -33,7 +33,8 @@ ROUNDING = 1e-13
 
 # Columns worked on at once: three rows of some hundred atoms each stay in cache.
 _BLOCK = 256
-_MOST_ROUNDS = 12
+# Rounds of slopes per step: many at first, then they are followed from step to step.
+_FIRST_STEPS, _FIRST_ROUNDS, _MOST_ROUNDS = 10, 12, 4
 # Rounds of slopes stop where they save less than this share of what the step adds,
 _WORTH = 0.01
 # and Dinkelbach's iteration where its closing gap is below this share.
@@ -119,7 +120,8 @@ class Recursion:
         cells = np.full((self._below + self._above, len(self.r)), np.inf)
         follow = self._rest == 0
         grew: list[float] = []
-        for round_ in range(_MOST_ROUNDS if follow else 1):
+        rounds = _FIRST_ROUNDS if self.count <= _FIRST_STEPS else _MOST_ROUNDS
+        for round_ in range(rounds if follow else 1):
             closed, better = self._solve(smooth, slopes, wide if follow else None)
             np.minimum(cells, self._over_cells(closed, slopes * self._rho), out=cells)
             grew.append(_growth(cells.max(axis=0), self.h))
