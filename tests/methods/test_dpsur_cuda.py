@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import reticent as rt
+from reticent.gradients import Flat
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -60,3 +61,21 @@ def test_the_host_waits_for_sizes_and_for_the_accept_bit(together):
     groups = sum(-(-line["trials"] // together) for line in training.run.diagnostics)
     # one bit a trial; for each group of candidates, the sizes of two kinds of draws
     assert trials <= len(counted) <= trials + 4 * groups
+
+
+def test_padding_counts_for_nothing():
+    run = started().run
+    run.begin_release()
+    drawn = torch.arange(37, device="cuda")
+    padded, mask = run._padded(drawn)
+    assert len(padded) == 38
+    assert mask is not None
+    assert int(mask.sum()) == 37
+    whole = run.clipped_sum(drawn, Flat(0.1))
+    (grouped,) = run.clipped_sums([drawn], Flat(0.1))
+    run._padded = lambda indices: (indices, None)
+    bare = run.clipped_sum(drawn, Flat(0.1))
+    for found in (whole, grouped):
+        torch.testing.assert_close(found.flat, bare.flat, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found.norms, bare.norms, rtol=1e-4, atol=1e-6)
+        assert int(found.nonfinite) == 0

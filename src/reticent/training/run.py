@@ -34,6 +34,28 @@ def _naming_records() -> Iterator[None]:
         raise DataError(f"the model or loss rejects a record: {error}") from error
 
 
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """`model.eval()`, then every module's own mode again; written past the slow `__setattr__`."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, training in modes:
+            if training:
+                _set_mode(module, False)
+        yield
+    finally:
+        for module, training in modes:
+            if training:
+                _set_mode(module, True)
+
+
+def _set_mode(module: nn.Module, training: bool) -> None:
+    if "training" in module.__dict__:
+        module.__dict__["training"] = training
+    else:  # a scripted module keeps it elsewhere
+        module.training = training
+
+
 @dataclass(frozen=True)
 class RecordSum:
     """A sum over the drawn records with the sensitivity it states; `norms` and all else private."""
@@ -120,15 +142,30 @@ class Run:
         sizes = [len(draw) for draw in draws]
         if not sum(sizes) or sum(sizes) > 1.25 * self.microbatch * len(draws):
             return [self.clipped_sum(draw, clipping) for draw in draws]
-        inputs, targets = self.records.fetch(torch.cat(draws))
+        drawn, mask = self._padded(torch.cat(draws))
+        sizes += [] if mask is None else [len(drawn) - sum(sizes)]  # a sum that nobody asks for
+        inputs, targets = self.records.fetch(drawn)
         with self._model_coins(0), _naming_records():
             sums = gradients.clipped_sums(
                 self.model, self.loss_fn, inputs, targets, clipping, sizes, path=self.path
             )
         return [
             RecordSum(s.flat().double(), s.sensitivity, s.norms, s.losses, s.nonfinite)
-            for s in sums
+            for s in sums[: len(draws)]
         ]
+
+    def _padded(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """On a device, indices up to a rounder number of them, and which of them count.
+
+        A Poisson batch has a new size each time, and the libraries below prepare for every size
+        anew, which takes longer than the work on a few records more.
+        """
+        count = len(indices)
+        extra = 0 if self.device.type == "cpu" else -count % (1 << max(count.bit_length() - 5, 0))
+        if not extra:
+            return indices, None
+        mask = torch.arange(count + extra, device=self.device) < count
+        return torch.cat([indices, indices.new_zeros(extra)]), mask
 
     def clipped_sum(self, indices: torch.Tensor, clipping: Clipping) -> RecordSum:
         """The sum of the drawn records' clipped gradients, in physical pieces of `microbatch`."""
@@ -138,13 +175,21 @@ class Run:
         total = torch.zeros_like(values, dtype=torch.float64)
         pieces = []
         for number, piece in enumerate(indices.split(self.microbatch) if len(indices) else ()):
-            inputs, targets = self.records.fetch(piece)
+            drawn, mask = self._padded(piece)
+            inputs, targets = self.records.fetch(drawn)
             with self._model_coins(number), _naming_records():
                 part = gradients.clipped_sum(
-                    self.model, self.loss_fn, inputs, targets, clipping, path=self.path
+                    self.model,
+                    self.loss_fn,
+                    inputs,
+                    targets,
+                    clipping,
+                    path=self.path,
+                    mask=mask,
                 )
             total += part.flat()
-            pieces.append((part.norms, part.losses, part.nonfinite))
+            count = len(piece)
+            pieces.append((part.norms[:count], part.losses[:count], part.nonfinite))
         empty = values.new_zeros(0)
         return RecordSum(
             flat=total,
@@ -161,27 +206,33 @@ class Run:
         With known masks, one record more would shift the masks of all others, which no clip bounds;
         with secret ones the masks of the others are as random with it as without it.
         """
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(self.coins.seed("model", self.release, self.trial, piece))
+        seed = self.coins.seed("model", self.release, self.trial, piece)
+        generators = [torch.default_generator]
+        if self.device.type == "cuda":
+            index = self.device.index
+            index = torch.cuda.current_device() if index is None else index
+            generators.append(torch.cuda.default_generators[index])
+        # the generators themselves: torch.manual_seed and fork_rng take milliseconds
+        before = [generator.get_state() for generator in generators]
+        try:
+            for generator in generators:
+                generator.manual_seed(seed)
             yield
+        finally:
+            for generator, state in zip(generators, before, strict=True):
+                generator.set_state(state)
 
     @torch.no_grad()
     def mean_losses(self, draws: list[torch.Tensor]) -> list[torch.Tensor]:
         """The mean loss of each draw, dropout off; 0 for an empty one. Private, like all sums."""
-        was_training = self.model.training
         losses = [torch.zeros(0, dtype=torch.float64, device=self.device)]
         drawn = torch.cat(draws)
-        self.model.eval()
-        try:
+        with _evaluating(self.model), _naming_records():
             for piece in drawn.split(self.microbatch) if len(drawn) else ():
-                inputs, targets = self.records.fetch(piece)
-                with _naming_records():
-                    outputs = gradients.batches.call(self.model, inputs)
-                    found = gradients.losses.per_example_losses(self.loss_fn, outputs, targets)
-                losses.append(found.double())
-        finally:
-            self.model.train(was_training)
+                inputs, targets = self.records.fetch(self._padded(piece)[0])
+                outputs = gradients.batches.call(self.model, inputs)
+                found = gradients.losses.per_example_losses(self.loss_fn, outputs, targets)
+                losses.append(found[: len(piece)].double())
         each = torch.cat(losses).split([len(draw) for draw in draws])
         return [part.sum() / max(len(part), 1) for part in each]
 
