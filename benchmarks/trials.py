@@ -81,10 +81,16 @@ def main() -> None:
             next(each)
     run = started(rt.DPSGD(batch=BATCH, clip=0.1, noise=4.0), device, 1, data).run
     drawn = torch.randperm(N, generator=coins).to(device)
-    parts: dict[str, Callable[[], Any]] = {
-        "clipped sum": lambda: run.clipped_sum(drawn[:BATCH], Flat(0.1)),
-        "forward": lambda: run.mean_losses([drawn[:VALID]]),
-    }
+
+    def clipped_sum() -> None:
+        run.begin_release()
+        run.clipped_sum(drawn[:BATCH], Flat(0.1))
+
+    def forward() -> None:
+        run.begin_release()
+        run.mean_losses([drawn[:VALID]], "model before")
+
+    parts: dict[str, Callable[[], Any]] = {"clipped sum": clipped_sum, "forward": forward}
     for part in parts.values():
         part()
     part_ms: dict[str, list[float]] = {name: [] for name in parts}

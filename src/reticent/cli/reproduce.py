@@ -77,6 +77,7 @@ def run_variant(
     seed: int = 0,
     delta: float = 1e-5,
     folder: Path | None = None,
+    overwrite: bool = True,
     show: bool = False,
     private_diagnostics: bool = False,
     **changes: Any,
@@ -89,7 +90,7 @@ def run_variant(
             folder=folder or Path(scratch),
             resume=False,
             coins=None,
-            overwrite=True,
+            overwrite=overwrite,
             method=method,
             config={"claim": claim},
             private_diagnostics=private_diagnostics,
@@ -108,6 +109,9 @@ def reproduce(
     seed: Annotated[int, typer.Option(help="Public seed of the initial model.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run in that folder.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run an entry of a published table as its authors' code did, or without the leaks."""
@@ -119,7 +123,16 @@ def reproduce(
     if variant == PUBLISHED and not as_json:
         screen.print("[bold]this run leaks its records: it has no ε[/], whatever was claimed")
     training, claim = run_variant(
-        table, data, epsilon, variant, n=n, seed=seed, folder=folder, show=not as_json, **changes
+        table,
+        data,
+        epsilon,
+        variant,
+        n=n,
+        seed=seed,
+        folder=folder,
+        overwrite=overwrite,
+        show=not as_json,
+        **changes,
     )
     result = training.result()
     statement = result.statement.to_json()
@@ -135,7 +148,7 @@ def reproduce(
     shown.add_row("claimed", f"ε = {epsilon_text(claim['claimed_epsilon'])}: not a guarantee")
     proved = "none" if statement["epsilon"] is None else f"ε = {epsilon_text(statement['epsilon'])}"
     shown.add_row("guarantee", proved)
-    shown.add_row("claimed updates", f"cost ε = {epsilon_text(claim['sound_epsilon'])} at least")
+    shown.add_row("claimed updates", f"cost ε = {epsilon_text(claim['sound_epsilon'])}")
     shown.add_row("releases", f"{result.steps:,}")
     shown.add_row("run folder", str(folder))
     return screen.print(shown)

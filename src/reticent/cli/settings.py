@@ -110,7 +110,7 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     lengths = {"steps", "epochs"} & set(stated)
     if lengths and "noise" not in stated:
         merged.pop("noise", None)  # a stated length with no stated noise: what it then takes
-    if merged.get("noise") is not None and not lengths:
+    if merged.get("noise") is not None and not lengths and not merged.get("non_private"):
         # a noise with no stated length: as many steps as the budget affords
         merged.pop("steps", None)
         merged.pop("epochs", None)

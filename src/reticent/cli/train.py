@@ -371,7 +371,7 @@ def _conclude(result: Result, folder: Path, as_json: bool) -> None:
                 "accuracy": last.get("accuracy"),
                 "loss": last["loss"] if math.isfinite(last.get("loss", math.nan)) else None,
                 "steps": result.steps,
-                "seconds": round(result.seconds, 3),
+                "seconds": None if result.seconds is None else round(result.seconds, 3),
                 "folder": str(folder),
             }
         )
@@ -388,6 +388,7 @@ def _conclude(result: Result, folder: Path, as_json: bool) -> None:
         )
         table.add_row("proved by", statement.accountant)
     table.add_row("releases", f"{result.steps:,}")
-    table.add_row("time", f"{result.seconds:.1f} s")
+    spent = "not shown: it depends on the records" if result.seconds is None else None
+    table.add_row("time", spent or f"{result.seconds:.1f} s")
     table.add_row("run folder", str(folder))
     return screen.print(table)

@@ -97,6 +97,21 @@ def _learned(model: nn.Module, inputs: Any, others: Any) -> list[str]:
     ]
 
 
+def kept_in_evaluation(model: nn.Module, inputs: Any) -> list[str]:
+    """What a forward pass in evaluation mode changes in the model."""
+    names = {id(module): name for name, module in model.named_modules()}
+    with as_found(model), torch.random.fork_rng(devices=_cuda(model)), torch.no_grad():
+        model.eval()
+        before = {key: _copy(value) for key, value in _held(model).items()}
+        call(unwrapped(model), inputs)
+        after = _held(model)
+        return [
+            ".".join(filter(None, (names[id(module)], name)))
+            for (module, name) in {**before, **after}
+            if _differ(before.get((module, name)), after.get((module, name)))
+        ]
+
+
 def _differ(a: Any, b: Any) -> bool:
     (left, shape), (right, other) = tree_flatten(a), tree_flatten(b)
     if shape != other:

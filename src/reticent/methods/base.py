@@ -26,6 +26,10 @@ class Method(ABC):
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     guarantee: ClassVar[str] = "differential-privacy"
+    #: whether it puts back the state after a candidate, so that nothing may live outside of it
+    restores: ClassVar[bool] = False
+    #: whether the running time says something about the records that ε does not cover
+    timing_is_private: ClassVar[bool] = False
 
     @abstractmethod
     def price(self, n: int) -> Price:

@@ -24,6 +24,7 @@ from reticent.privacy import (
 
 if TYPE_CHECKING:
     from reticent.training.run import RecordSum, Run
+    from reticent.training.state import Snapshot
 
 
 # Candidates computed together on a CUDA device, and the largest batch·parameters where that pays.
@@ -82,6 +83,8 @@ class DPSUR(DPSGD):
     pad: int | None = None
     together: int | None = None
 
+    restores: ClassVar[bool] = True
+    timing_is_private: ClassVar[bool] = True
     name: ClassVar[str] = "dpsur"
     title: ClassVar[str] = "Selective update and release"
     paper: ClassVar[str] = (
@@ -142,18 +145,29 @@ class DPSUR(DPSGD):
     def release(self, run: Run) -> None:
         """As the base class says."""
         before = run.state.snapshot()
+        try:
+            accepted = self._first_accepted(run, before)
+        except BaseException:
+            run.state.restore(before)  # a candidate that was not accepted must not be looked at
+            raise
+        if accepted is not None:
+            run.state.restore(accepted)
+
+    def _first_accepted(self, run: Run, before: Snapshot) -> Snapshot | None:
+        """Leave the state at the accepted candidate, or return that where trials were padded."""
         accepted = None
         for trial, candidate in self._candidates(run):
             if self._accepts(run, candidate) and accepted is None:
-                accepted = run.state.snapshot() if self.pad else before
                 run.diagnose(trials=trial + 1)
+                if self.pad is None:
+                    return None
+                accepted = run.state.snapshot()
             if accepted is not None and (trial + 1) % (self.pad or 1) == 0:
                 break
             run.state.restore(before)
         if accepted is None:
             raise self._exhausted(run)
-        if self.pad:
-            run.state.restore(accepted)
+        return accepted
 
     def _candidates(self, run: Run) -> Iterator[tuple[int, _Candidate]]:
         """Each trial's clipped sum, validation batch and the present model's loss on it.
@@ -170,7 +184,7 @@ class DPSUR(DPSGD):
                 judges = run.samples(self._valid_rate(run.n), "validation", count)
                 draws = run.samples(self._rate(run.n), "sampling", count)
                 totals = run.clipped_sums(draws, self.bound_now(run))
-                losses = run.mean_losses(judges)
+                losses = run.mean_losses(judges, "model before")
                 ready = list(map(_Candidate, totals, judges, losses))
             yield trial, ready.pop(0)
 
@@ -184,7 +198,8 @@ class DPSUR(DPSGD):
     def _accepts(self, run: Run, candidate: _Candidate) -> bool:
         """Move the state to a candidate and test it (Algorithm 2, lines 7 to 14)."""
         self.step(run, candidate.total)
-        change = run.mean_losses([candidate.judges])[0] - candidate.loss_before
+        loss = run.mean_losses([candidate.judges], "model after")[0]
+        change = loss - candidate.loss_before
         return bool(self._noisy_change(run, change) < self.beta * self.bound)
 
     def _exhausted(self, run: Run) -> TrialsExhaustedError:

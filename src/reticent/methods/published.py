@@ -56,9 +56,9 @@ class PublishedDPSUR(DPSUR):
         if self.stale_validation:
             last = run.state.public.get("valid_loss", torch.tensor(_START_LOSS)).to(run.device)
         else:
-            last = run.mean_losses(judges)[0]
+            last = run.mean_losses(judges, "model before")[0]
         DPSGD.release(self, run)
-        loss = run.mean_losses(judges)[0]
+        loss = run.mean_losses(judges, "model after")[0]
         passed = bool(self._noisy_change(run, loss - last) < self.beta * self.bound)
         if passed and self.stale_validation:
             run.state.public["valid_loss"] = loss

@@ -20,6 +20,7 @@ from reticent.privacy.selective_tilts import DIRECTIONS, slices, tilts
 
 # One release is cheap to solve, so finely.
 SLICES, CELLS, MOST_WORK = 240, 40.0, 15_000.0
+MOST_LOST = 1e-3
 
 
 @lru_cache(maxsize=64)
@@ -29,6 +30,8 @@ def _profile(
     """(r, h₁(r), lost mass): δ*(ε) = e^ε·h₁(e^{−ε}) + lost."""
     edges = slices(rate, multiplier, SLICES)
     pairs = tilts(rate, multiplier, valid_rate, low, high, direction, edges)
+    if pairs.lost > MOST_LOST:  # an infinite loss for all we know
+        return np.array([0.5, 1.0, 2.0]), np.array([0.0, 0.0, 1.0]), 1.0
     least, most = pairs.means()
     # no tilt has losses beyond these, but for the far tails; on the right that is left to slope 1
     left = math.log(float(pairs.ratios.max()) / least)

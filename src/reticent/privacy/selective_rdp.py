@@ -25,6 +25,7 @@ from reticent.privacy.selective_tilts import DIRECTIONS, Tilts, log_likelihood_r
 # are not spent on orders that no conversion to ε picks.
 _GROWTH_PER_SLICE = 0.12
 _MOST_ATOMS = 2500
+_MOST_LOST = 1e-11
 # Likelihood ratios beyond e^this are no floating-point numbers: such orders say infinity.
 _MOST_LOG_RATIO = 600.0
 
@@ -66,6 +67,8 @@ def _one_way(
     if log_likelihood_ratio(edges[-1:], rate, multiplier)[0] > _MOST_LOG_RATIO:
         return math.inf
     pairs = tilts(rate, multiplier, valid_rate, low, high, direction, edges)
+    if pairs.lost > _MOST_LOST * max(pairs.gains):
+        return math.inf  # it has infinite loss for all we know
     least, most = pairs.means()
     # the far tail's mass moves κ by less than this
     least, most = least * (1 - min(pairs.lost, 0.5)), most + pairs.lost

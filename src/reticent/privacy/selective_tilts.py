@@ -28,6 +28,9 @@ DIRECTIONS = ("with", "without")
 
 LOST_MASS = 1e-15  # what each release may lose to the far tail, before the tilt
 
+# Masses add up to 1 within this, and ratios beyond e to this power are not computed with.
+_ROUNDED_MASS, _MOST_EXPONENT = 1e-13, 300.0
+
 PLAIN, UP, DOWN = 0, 1, 2  # rows of `Tilts.ratios`
 
 
@@ -189,8 +192,11 @@ def slices(rate: float, multiplier: float, count: int) -> np.ndarray:
     slope = ratio - (1 - rate)  # dℓ/dx up to a constant
     # a slice of width d adds about density·slope²·d³/6, so widths go with the cube root; where
     # ratios are large, ℓ² would send all slices to the far tail and (ln ℓ)² none
-    density = np.exp(-(x**2) / (2 * multiplier**2)) * (1 + ratio) * slope**2 / ratio
-    share = np.cumsum(np.cbrt(density))
+    with np.errstate(over="ignore", invalid="ignore"):
+        density = np.exp(-(x**2) / (2 * multiplier**2)) * (1 + ratio) * slope**2 / ratio
+    # plus a little everywhere, so that edges never coincide; what overflows proves nothing anyway
+    roots = np.cbrt(np.nan_to_num(density, nan=0.0, posinf=0.0))
+    share = np.cumsum(roots + 1e-9 * max(float(roots.max()), 1e-300))
     return np.interp(np.linspace(share[0], share[-1], count + 1), share, x)
 
 
@@ -205,23 +211,35 @@ def dominating_pair(
     that mass is the third value.
     """
     ratios = np.concatenate([[1 - rate], likelihood_ratio(edges, rate, multiplier)])
+    if np.max((2 * edges - 1) / (2 * multiplier**2)) > _MOST_EXPONENT:
+        return ratios, np.full(len(ratios), -math.log(len(ratios))), 1.0
     inner = np.concatenate([[-np.inf], edges])
     log_without = _log_masses(inner / multiplier)
-    log_shifted = _log_masses((inner - 1) / multiplier)
-    mean_ratio = 1 - rate + rate * np.exp(log_shifted - log_without)
-    # a slice so thin that its ends coincide is one atom
-    gap = np.diff(ratios)
-    left = np.divide(ratios[1:] - mean_ratio, gap, out=np.zeros_like(gap), where=gap > 1e-15)
-    left = np.clip(left, 0.0, 1.0)
+    # ℓ less 1 − q, at both ends of a slice and on average over it, in logarithms: ends may lie
+    # so many decades apart that one of the two shares is invisible beside 1
+    with np.errstate(divide="ignore"):
+        low = math.log(rate) + (2 * inner[:-1] - 1) / (2 * multiplier**2)
+        high = math.log(rate) + (2 * inner[1:] - 1) / (2 * multiplier**2)
+        mean = math.log(rate) + _log_masses((inner - 1) / multiplier) - log_without
+        mean = np.clip(mean, low, high)
+        width = np.log(-np.expm1(np.minimum(low - high, -1e-300)))
+        left = np.minimum(np.log(-np.expm1(mean - high)) - width, 0.0)
+        right = np.minimum(mean - high + np.log(-np.expm1(low - mean)) - width, 0.0)
     end = edges[-1]
     log_beyond = float(log_ndtr(-end / multiplier))
     log_weights = np.full(len(ratios), -np.inf)
-    with np.errstate(divide="ignore"):
-        log_weights[:-1] = log_without + np.log(left)
-        log_weights[1:] = np.logaddexp(log_weights[1:], log_without + np.log1p(-left))
+    log_weights[:-1] = log_without + left
+    log_weights[1:] = np.logaddexp(log_weights[1:], log_without + right)
     log_weights[-1] = np.logaddexp(log_weights[-1], log_beyond)
     beyond_with = (1 - rate) * math.exp(log_beyond) + rate * float(ndtr((1 - end) / multiplier))
-    return ratios, log_weights, max(beyond_with - ratios[-1] * math.exp(log_beyond), 0.0)
+    lost = max(beyond_with - ratios[-1] * math.exp(log_beyond), 0.0)
+    with np.errstate(divide="ignore"):
+        kept = np.exp(log_weights).sum(), np.exp(log_weights + np.log(ratios)).sum() + lost
+    # whatever rounding has taken from either law counts as lost, and what is no number as all
+    missing = max(abs(1 - float(mass)) for mass in kept)
+    if not missing <= _ROUNDED_MASS:
+        lost = lost + missing if missing < 1 else 1.0
+    return ratios, log_weights, lost
 
 
 def _log_masses(z: np.ndarray) -> np.ndarray:

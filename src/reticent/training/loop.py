@@ -155,6 +155,8 @@ class Training:
         """
         if self._result is not None:
             return self._result
+        if self._failed:
+            raise RuntimeError("a release failed half-way; resume from the last checkpoint")
         state = self.run.state
         self._check_frozen()
         if not public_stop and self.budget is not None:
@@ -171,7 +173,7 @@ class Training:
             guarantee=self.method.guarantee,
             steps=state.step,
             metrics=self.metrics,
-            seconds=self.seconds,
+            seconds=None if self.method.timing_is_private else self.seconds,
             config=self.config,
         )
         if self._folder is not None:

@@ -67,6 +67,12 @@ class FlatParameters:
         for parameter in self.named.values():
             parameter.grad = None
 
+    def forget_gradient(self) -> None:
+        """Leave no gradient behind at all: the last one was not released."""
+        self.release_gradients()
+        assert self.flat.grad is not None
+        self.flat.grad.zero_()
+
     def detach_from_buffer(self) -> None:
         """Give every parameter its own storage again, for a model that outlives the run."""
         for parameter in self.named.values():

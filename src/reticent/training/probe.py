@@ -22,8 +22,18 @@ from reticent.gradients.batches import call
 PROBE_EXAMPLES = (3, 17)
 
 
-def probe(model: nn.Module, loss_fn: Any, records: Records, path: str = "auto") -> None:
-    """Check that examples do not interact, that shapes fit and that labels name classes."""
+def probe(
+    model: nn.Module,
+    loss_fn: Any,
+    records: Records,
+    path: str = "auto",
+    *,
+    evaluated: bool = False,
+) -> None:
+    """Check that examples do not interact, that shapes fit and that labels name classes.
+
+    Where the method also evaluates the model on records (`evaluated`), that must leave no trace.
+    """
     gradients.validate(model)
     one = records.one()
     inputs, targets = gradients.synthetic_like(*one, n=PROBE_EXAMPLES[0])
@@ -38,6 +48,12 @@ def probe(model: nn.Module, loss_fn: Any, records: Records, path: str = "auto") 
             made_up = gradients.synthetic_like(*one, n=count)
             gradients.isolation(model, loss_fn, *made_up)
         gradients.clipped_sum(model, loss_fn, inputs, targets, 1.0, path=path)
+    kept = gradients.isolating.kept_in_evaluation(model, inputs) if evaluated else []
+    if kept:
+        raise ModelError(
+            f"{kept[0]!r} changes in a forward pass of the evaluated model: the method evaluates "
+            "it on records, which no noise would reach there"
+        )
 
 
 @contextmanager

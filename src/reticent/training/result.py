@@ -46,7 +46,7 @@ class Result:
     guarantee: str
     steps: int
     metrics: list[dict[str, float]]
-    seconds: float
+    seconds: float | None
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=versions)
 
@@ -81,7 +81,8 @@ class Result:
                 {key: value if math.isfinite(value) else None for key, value in line.items()}
                 for line in self.metrics
             ],
-            "seconds": round(self.seconds),
+            # null where the running time is private
+            "seconds": None if self.seconds is None else round(self.seconds),
             "config": self.config,
             "versions": self.versions,
             "ledger": self.ledger.to_json(),

@@ -113,7 +113,7 @@ class Run:
     def frozen_fingerprint(self) -> str:
         """A hash of what the model holds besides its trainable parameters."""
         trained = set(self.state.parameters.named)
-        held = self.model.state_dict()
+        held = {**dict(self.model.named_buffers()), **self.model.state_dict()}
         return fingerprint(held[name] for name in sorted(held) if name not in trained)
 
     def begin_release(self) -> None:
@@ -141,11 +141,11 @@ class Run:
         """The sum of each draw, from as few passes as one draw takes: for small models."""
         sizes = [len(draw) for draw in draws]
         if not sum(sizes) or sum(sizes) > 1.25 * self.microbatch * len(draws):
-            return [self.clipped_sum(draw, clipping) for draw in draws]
+            return [self._clipped_sum(draw, clipping, later) for later, draw in enumerate(draws)]
         drawn, mask = self._padded(torch.cat(draws))
         sizes += [] if mask is None else [len(drawn) - sum(sizes)]  # a sum that nobody asks for
         inputs, targets = self.records.fetch(drawn)
-        with self._model_coins(0), _naming_records():
+        with self._model_coins("model", 0, 0), _naming_records():
             sums = gradients.clipped_sums(
                 self.model, self.loss_fn, inputs, targets, clipping, sizes, path=self.path
             )
@@ -167,8 +167,18 @@ class Run:
         mask = torch.arange(count + extra, device=self.device) < count
         return torch.cat([indices, indices.new_zeros(extra)]), mask
 
-    def clipped_sum(self, indices: torch.Tensor, clipping: Clipping) -> RecordSum:
-        """The sum of the drawn records' clipped gradients, in physical pieces of `microbatch`."""
+    def clipped_sum(
+        self, indices: torch.Tensor, clipping: Clipping, stream: str = "model"
+    ) -> RecordSum:
+        """The sum of the drawn records' clipped gradients, in physical pieces of `microbatch`.
+
+        Dropout draws from coins of `stream`: a second sum in one trial takes another.
+        """
+        return self._clipped_sum(indices, clipping, 0, stream)
+
+    def _clipped_sum(
+        self, indices: torch.Tensor, clipping: Clipping, later: int, stream: str = "model"
+    ) -> RecordSum:
         values = self.state.parameters.values
         # Double precision: adding up many pieces in single would let rounding, which one record
         # can shift, grow with the batch. The noise is drawn and added in double too.
@@ -177,7 +187,7 @@ class Run:
         for number, piece in enumerate(indices.split(self.microbatch) if len(indices) else ()):
             drawn, mask = self._padded(piece)
             inputs, targets = self.records.fetch(drawn)
-            with self._model_coins(number), _naming_records():
+            with self._model_coins(stream, later, number), _naming_records():
                 part = gradients.clipped_sum(
                     self.model,
                     self.loss_fn,
@@ -200,13 +210,14 @@ class Run:
         )
 
     @contextmanager
-    def _model_coins(self, piece: int) -> Iterator[None]:
+    def _model_coins(self, stream: str, later: int, piece: int) -> Iterator[None]:
         """Dropout and the like draw from secret coins of this release, not from a public seed.
 
         With known masks, one record more would shift the masks of all others, which no clip bounds;
         with secret ones the masks of the others are as random with it as without it.
         """
-        seed = self.coins.seed("model", self.release, self.trial, piece)
+        self._address(f"{stream}, piece {piece}", later)  # refused if drawn from already
+        seed = self.coins.seed(stream, self.release, self.trial + later, piece)
         generators = [torch.default_generator]
         if self.device.type == "cuda":
             index = self.device.index
@@ -223,16 +234,20 @@ class Run:
                 generator.set_state(state)
 
     @torch.no_grad()
-    def mean_losses(self, draws: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The mean loss of each draw, dropout off; 0 for an empty one. Private, like all sums."""
+    def mean_losses(self, draws: list[torch.Tensor], stream: str) -> list[torch.Tensor]:
+        """The mean loss of each draw, dropout off; 0 for an empty one. Private, like all sums.
+
+        A model that is random even so draws from coins of this stream.
+        """
         losses = [torch.zeros(0, dtype=torch.float64, device=self.device)]
         drawn = torch.cat(draws)
-        with _evaluating(self.model), _naming_records():
-            for piece in drawn.split(self.microbatch) if len(drawn) else ():
-                inputs, targets = self.records.fetch(self._padded(piece)[0])
+        for number, piece in enumerate(drawn.split(self.microbatch) if len(drawn) else ()):
+            inputs, targets = self.records.fetch(self._padded(piece)[0])
+            coins = self._model_coins(stream, 0, number)
+            with _evaluating(self.model), coins, _naming_records():
                 outputs = gradients.batches.call(self.model, inputs)
                 found = gradients.losses.per_example_losses(self.loss_fn, outputs, targets)
-                losses.append(found[: len(piece)].double())
+            losses.append(found[: len(piece)].double())
         each = torch.cat(losses).split([len(draw) for draw in draws])
         return [part.sum() / max(len(part), 1) for part in each]
 

@@ -102,6 +102,7 @@ class State:
     def restore(self, snapshot: Snapshot) -> None:
         """Put everything back, bit for bit; the snapshot stays usable."""
         self.parameters.values.copy_(snapshot.values)
+        self.parameters.forget_gradient()
         state = self.optimizer.state
         for parameter in [p for p in state if p not in snapshot.optimizer_state]:
             del state[parameter]

@@ -24,6 +24,7 @@ from reticent.training.optimizers import OptimizerFactory, build_optimizer
 from reticent.training.parameters import FlatParameters
 from reticent.training.planning import plan
 from reticent.training.probe import probe
+from reticent.training.restoring import check_restorable
 from reticent.training.result import MODEL_FILE, RUN_FILE, Result
 from reticent.training.run import LossFn, Run
 from reticent.training.state import SchedulerFactory, State, WeightAverage
@@ -131,7 +132,7 @@ def run(
     mode = model.training
     model.to(chosen).train()
     try:
-        probe(model, loss_fn, records, path)
+        probe(model, loss_fn, records, path, evaluated=method.restores)
         opened = _open_ledger(ledger, budget)
         coins = Coins.fresh() if coins is None else coins
         for note, applies in ((PUBLIC_SIZE_NOTE, n is None), (SEEDED_NOTE, coins.seeded)):
@@ -154,6 +155,8 @@ def run(
         scheduled,
         None if average is None else WeightAverage(average, parameters.values),
     )
+    if method.restores:
+        check_restorable(state)
     training = Training(
         Run(
             model=model,
