@@ -56,6 +56,8 @@ def finite(option: str, value: float) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise OptionError(option, value, "must be a number") from None
+    except OverflowError:  # a whole number beyond all floating-point ones
+        raise OptionError(option, "a huge number", "must be a finite number") from None
     if not math.isfinite(number):
         raise OptionError(option, value, "must be a finite number")
     return number

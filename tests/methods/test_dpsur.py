@@ -304,7 +304,7 @@ def test_trials_run_out(monkeypatch):
 
 def test_a_cap_that_is_hit_too_often_leaves_nothing_of_delta():
     method = build("dpsur", **_options({"trials": 3}))
-    with pytest.raises(BudgetError, match="affords"):
+    with pytest.raises(OptionError, match="trials = 3: all of them fail with probability"):
         started(method, steps=1)
 
 

@@ -68,7 +68,8 @@ class DPSUR(DPSGD):
         pad: Make the trials of every release up to a multiple of this, so that its running time
             says less of how many were needed. None: stop at the first that is accepted.
         together: How many candidates to compute in one pass; no influence on the result but
-            rounding. None: several on a CUDA device where the model is small, else one.
+            rounding (and, with dropout, which masks are drawn). None: several on a CUDA device
+            where the model is small, else one.
 
     Example:
         >>> DPSUR(batch=1024, noise=2.0).price(n=60000)[0][0].kind

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from reticent.errors import BudgetError, OptionError
 from reticent.privacy.accountants import ORDERS, rdp_to_epsilon
 from reticent.privacy.budget import Budget
-from reticent.privacy.charges import Charge
+from reticent.privacy.charges import Charge, SampledGaussian
 from reticent.privacy.ledger import Ledger
 from reticent.privacy.selective import SelectiveGaussian
 
@@ -58,6 +58,14 @@ def noise_for(
 
         return math.exp(brentq(excess, math.log(low), math.log(high), xtol=digits))
 
+    sample = charge_at(1.0)
+    if accountant is None and isinstance(sample, SelectiveGaussian) and not opened.adaptive:
+        # selection costs some more noise than none would
+        rate = sample.rate
+        plain = noise_for(budget, lambda m: SampledGaussian(rate, m), steps, ledger=ledger)
+        found = _few_questions(lambda m: epsilon(m, None), 1.25 * plain, budget.epsilon)
+        if math.isfinite(found):
+            return found
     # Rényi curves answer in milliseconds and suffice to tell that no search will help.
     quick = "rdp" if accountant is None and not opened.adaptive else accountant
     if epsilon(MOST_MULTIPLIER, quick) > budget.epsilon:
@@ -71,8 +79,6 @@ def noise_for(
     if quick == "rdp":
         # The Rényi answer is a safe upper end.
         high = 1.001 * search(low, high, "rdp", 1e-4)
-        if accountant is None and isinstance(charge_at(high), SelectiveGaussian):
-            return _few_questions(lambda m: epsilon(m, None), high, budget.epsilon)
         step = 0.8
         while epsilon(high * step, accountant) <= budget.epsilon and high * step > low:
             step *= 0.8
@@ -83,27 +89,33 @@ def noise_for(
     return multiplier
 
 
-def _few_questions(epsilon: Callable[[float], float], high: float, target: float) -> float:
-    """The noise for ε = `target` where each answer takes seconds; `high` is known to suffice.
+def _few_questions(epsilon: Callable[[float], float], start: float, target: float) -> float:
+    """The noise for ε = `target` where each answer takes seconds, from a first guess.
 
     ln ε is nearly linear in ln σ: the secant through the last two answers, aimed a little below the
     target, lands within 0.1 % after three or four.
     """
-    safe, slope, at = high, -1.2, high
-    miss = math.log(epsilon(high) / target)
-    for _ in range(8):
-        if -1e-3 <= miss <= 0:
-            break
-        aim = min(max((-3e-4 - miss) / slope, -0.7), 0.7)
-        following = at * math.exp(aim)
-        value = epsilon(following)
-        missed = math.log(value / target) if math.isfinite(value) and value > 0 else 50.0
-        if missed != miss:
-            slope = min(max((missed - miss) / aim, -4.0), -0.3)
-        at, miss = following, missed
+
+    def miss_at(multiplier: float) -> float:
+        value = epsilon(multiplier)
+        return math.log(max(value, 1e-12) / target) if math.isfinite(value) else 5.0
+
+    at, slope, safe = start, -1.2, math.inf
+    miss = miss_at(at)
+    for _ in range(10):
         if miss <= 0:
             safe = min(safe, at)
-    return _round_up(safe)
+            if miss >= -1e-3:
+                break
+        aim = min(max((-3e-4 - miss) / slope, -0.7), 0.7)
+        at, before = at * math.exp(aim), miss
+        miss = miss_at(at)
+        if miss != before:
+            slope = min(max((miss - before) / aim, -4.0), -0.3)
+    while not math.isfinite(safe) and at < MOST_MULTIPLIER:
+        at *= 1.3
+        safe = at if miss_at(at) <= 0 else safe
+    return _round_up(safe) if math.isfinite(safe) else math.inf
 
 
 def filter_order_for(budget: Budget, charge: Charge, steps: int) -> float:

@@ -18,6 +18,8 @@ from reticent.privacy.selective_tilts import passing
 
 # Below this, candidates pass so rarely that no run would end.
 LEAST_PASSING = 1e-9
+# Where the accountants' arithmetic holds; nobody trains beyond.
+LEAST_RATE, MULTIPLIERS = 1e-12, (1e-3, 1e6)
 
 # (order − 1) times the divergence is convex in the order, so chords between these bound the rest.
 _KNOTS = (
@@ -55,9 +57,10 @@ class SelectiveGaussian(Charge):
     kind: ClassVar[str] = "selective-gaussian"
 
     def __post_init__(self) -> None:
-        between("rate", self.rate, 0, 1, open_low=True)
+        between("rate", self.rate, LEAST_RATE, 1)
         positive("multiplier", self.multiplier)
-        between("valid_rate", self.valid_rate, 0, 1, open_low=True)
+        between("multiplier", self.multiplier, *MULTIPLIERS)
+        between("valid_rate", self.valid_rate, LEAST_RATE, 1)
         positive("valid_noise", self.valid_noise)
         finite("beta", self.beta)
         whole("trials", self.trials)

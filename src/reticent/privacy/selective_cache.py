@@ -18,7 +18,7 @@ import numpy as np
 from reticent.files import replacing
 
 ENVIRONMENT = "RETICENT_CACHE"
-FORMAT = 4  # raised whenever the same key comes to mean other numbers
+FORMAT = 5  # raised whenever the same key comes to mean other numbers
 
 Profiles = tuple[tuple[np.ndarray, np.ndarray, float], tuple[np.ndarray, np.ndarray, float]]
 

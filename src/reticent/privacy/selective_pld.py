@@ -19,7 +19,7 @@ from reticent.privacy.selective_recursion import Recursion, cells_within, evalua
 from reticent.privacy.selective_tilts import DIRECTIONS, slices, tilts
 
 # One release is cheap to solve, so finely.
-SLICES, CELLS, MOST_WORK = 240, 40.0, 15_000.0
+SLICES, CELLS, MOST_WORK = 240, 40.0, 250_000.0
 MOST_LOST = 1e-3
 
 

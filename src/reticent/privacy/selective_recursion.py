@@ -35,6 +35,7 @@ ROUNDING = 1e-13
 _BLOCK = 256
 # Rounds of slopes per step: many at first, then they are followed from step to step.
 _FIRST_STEPS, _FIRST_ROUNDS, _MOST_ROUNDS = 10, 12, 4
+_MOST_NODES = 12_000
 # Rounds of slopes stop where they save less than this share of what the step adds,
 _WORTH = 0.01
 # and Dinkelbach's iteration where its closing gap is below this share.
@@ -262,13 +263,19 @@ class Recursion:
 def cells_within(tilts: Tilts, extent: float, *, count: int, most: float, work: float) -> float:
     """At most `most` nodes per standard deviation on a grid of this extent, within so much work.
 
-    The unit of work is one release at one node, for some hundred atoms.
+    The unit of work is one release at one node, for some hundred atoms; the first releases look for
+    slopes many times. Beyond `_MOST_NODES` memory is what takes the time.
     """
     scale = tilts.scale()[2]
     least_mean, most_mean = tilts.means()
     reach = math.log(most_mean / least_mean) / scale  # of ρ on either side of r
+    rounds = count + (_FIRST_ROUNDS // 2) * min(count, _FIRST_STEPS)
+    effort = rounds * len(tilts.weights) / 100
     cells = most
-    while count * extent / scale * cells * (1 + reach * cells / 40) > work:
+    while (
+        extent / scale * cells > _MOST_NODES
+        or effort * extent / scale * cells * (1 + reach * cells / 40) > work
+    ):
         cells *= 0.95
     return cells
 
