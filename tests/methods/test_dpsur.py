@@ -11,44 +11,12 @@ from scipy import stats
 from torch import nn
 
 import reticent as rt
-from reticent.errors import BudgetError, OptionError, TrialsExhaustedError
+from reticent.errors import OptionError, TrialsExhaustedError
 from reticent.methods import build
 from reticent.methods.published import PublishedDPSUR
-from reticent.privacy import NonPrivate, SelectiveGaussian
 from reticent.privacy.selective_tilts import passing
 
-N = 120
-INPUTS = torch.randn(N, 5, generator=torch.Generator().manual_seed(0))
-TARGETS = (INPUTS[:, 0] > 0).long()
-METHOD = rt.DPSUR(batch=30, clip=1.0, noise=2.0, valid_batch=40, valid_noise=1.0, bound=0.01)
-
-
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2))
-
-
-def sgd(params):
-    return torch.optim.SGD(params, lr=0.3, momentum=0.9)
-
-
-def started(method=METHOD, data=(INPUTS, TARGETS), **changes):
-    options = {
-        "method": method,
-        "budget": rt.Budget(8, 1e-3),
-        "steps": 4,
-        "optimizer": sgd,
-        "n": N,
-        "coins": rt.Coins.from_seed(5),
-        "device": "cpu",
-        "private_diagnostics": True,
-        **changes,
-    }
-    return rt.run(network(), data, **options)
-
-
-def weights(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+from .problem import INPUTS, METHOD, TARGETS, N, network, options_with, sgd, started, weights
 
 
 def retold(seed, steps, method=METHOD):
@@ -104,15 +72,10 @@ def test_releases_are_those_of_algorithm_2():
 
 @pytest.mark.parametrize("changes", [{"together": 3}, {"pad": 4}, {"pad": 3, "together": 5}])
 def test_together_and_padded_are_the_same_releases(changes):
-    plain, other = started(), started(build("dpsur", **_options(changes)))
+    plain, other = started(), started(build("dpsur", **options_with(changes)))
     first, second = plain.finish(), other.finish()
     assert plain.run.diagnostics == other.run.diagnostics
     torch.testing.assert_close(weights(first.model), weights(second.model), rtol=1e-4, atol=1e-5)
-
-
-def _options(changes):
-    names = ("batch", "clip", "noise", "valid_batch", "valid_noise", "bound")
-    return {**{name: getattr(METHOD, name) for name in names}, **changes}
 
 
 def test_padding_makes_up_to_a_multiple(monkeypatch):
@@ -124,7 +87,7 @@ def test_padding_makes_up_to_a_multiple(monkeypatch):
         return original(self, run, candidate)
 
     monkeypatch.setattr(rt.DPSUR, "_accepts", counting)
-    started(build("dpsur", **_options({"pad": 4}))).finish()
+    started(build("dpsur", **options_with({"pad": 4}))).finish()
     assert {made.count(release) % 4 for release in range(4)} == {0}
 
 
@@ -196,13 +159,13 @@ def left_behind(monkeypatch, optimizer, method, test="_accepts"):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("style", ["flat", "quantile"])
 def test_a_rejection_leaves_nothing_behind(monkeypatch, optimizer, style):
-    method = build("dpsur", **{**_options({}), "clipping": style, "batch": 60})
+    method = build("dpsur", **{**options_with({}), "clipping": style, "batch": 60})
     assert left_behind(monkeypatch, optimizer, method) == set()
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_that_test_finds_the_published_leak(monkeypatch, optimizer):
-    method = PublishedDPSUR(**_options({}), stale_validation=False)
+    method = PublishedDPSUR(**options_with({}), stale_validation=False)
     assert left_behind(monkeypatch, optimizer, method, "_passes") == {"moments"}
 
 
@@ -234,7 +197,7 @@ def neighbours(method, **changes):
 
 def test_a_record_drawn_in_rejected_trials_only_changes_no_release():
     assert neighbours(METHOD)
-    leaky = PublishedDPSUR(**_options({}), stale_validation=False)
+    leaky = PublishedDPSUR(**options_with({}), stale_validation=False)
     assert not neighbours(leaky, budget=None)
 
 
@@ -293,7 +256,7 @@ def test_trials_run_out(monkeypatch):
         return False
 
     monkeypatch.setattr(rt.DPSUR, "_accepts", never)
-    method = build("dpsur", **_options({"trials": 60}))
+    method = build("dpsur", **options_with({"trials": 60}))
     training = started(method, steps=1)
     before = training.run.state.parameters.values.clone()
     with pytest.raises(TrialsExhaustedError, match="trials = 60: no candidate of release 0"):
@@ -303,102 +266,6 @@ def test_trials_run_out(monkeypatch):
 
 
 def test_a_cap_that_is_hit_too_often_leaves_nothing_of_delta():
-    method = build("dpsur", **_options({"trials": 3}))
+    method = build("dpsur", **options_with({"trials": 3}))
     with pytest.raises(OptionError, match="trials = 3: all of them fail with probability"):
         started(method, steps=1)
-
-
-# -- price and options --------------------------------------------------------------------------
-
-
-def test_price_and_statement():
-    (charge, purpose), = METHOD.price(N)  # fmt: skip
-    assert charge == SelectiveGaussian(0.25, 2.0, 40 / N, 1.0, -1.0, METHOD.most_trials)
-    assert purpose == "selected updates"
-    assert charge.failure < 1e-30
-    result = started().finish()
-    assert result.statement.accountant == "selective-exact"
-    assert 0 < result.epsilon <= 8
-
-
-def test_the_budget_sets_the_noise_or_the_number_of_updates():
-    free = rt.DPSUR(batch=30, valid_batch=40, valid_noise=1.0, bound=0.01)
-    training = started(free, steps=3, budget=rt.Budget(4, 1e-3))
-    assert training.method.noise > 0
-    assert 3.9 < training.finish().epsilon <= 4
-    training = started(METHOD, steps=None, budget=rt.Budget(4, 1e-3))
-    ledger = rt.Ledger(rt.Budget(4, 1e-3))
-    charge = METHOD.price(N)[0][0]
-    assert ledger.epsilon_with(charge, training.steps) <= 4
-    assert ledger.epsilon_with(charge, training.steps + 1) > 4
-    with pytest.raises(BudgetError, match="affords"):
-        started(METHOD, steps=10_000)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"valid_batch": 0}, "valid_batch = 0"),
-        ({"valid_noise": 0}, "valid_noise = 0"),
-        ({"valid_noise": math.nan}, "valid_noise = nan"),
-        ({"bound": -1}, "bound = -1"),
-        ({"beta": math.inf}, "beta = inf"),
-        ({"beta": -40.0}, "raise one of them"),
-        ({"trials": 0}, "trials = 0"),
-        ({"pad": 0}, "pad = 0"),
-        ({"together": 0}, "together = 0"),
-        ({"batch": 0}, "batch = 0"),
-        ({"gamma": 1}, "gamma = 1: is not an option of dpsur"),
-    ],
-)
-def test_options_that_cannot_work(options, says):
-    with pytest.raises(OptionError, match=says.replace("(", r"\(")):
-        build("dpsur", **{**_options({}), **options})
-
-
-def test_batches_larger_than_the_data():
-    with pytest.raises(OptionError, match="valid_batch = 256: exceeds"):
-        rt.DPSUR(batch=30, noise=1.0).price(N)
-    with pytest.raises(OptionError, match="batch = 300: exceeds"):
-        rt.DPSUR(batch=300, noise=1.0).price(N)
-
-
-def test_without_noise_it_has_no_epsilon():
-    method = rt.DPSUR(batch=30, noise=0, valid_batch=40, bound=0.01)
-    result = started(method, budget=None, steps=2).finish()
-    assert result.epsilon == math.inf
-
-
-def test_what_was_published_has_no_epsilon_and_no_budget():
-    method = PublishedDPSUR(**_options({}))
-    assert isinstance(method.price(N)[0][0], NonPrivate)
-    with pytest.raises(OptionError, match="promises no differential privacy"):
-        started(method)
-    result = started(method, budget=None).finish()
-    report = result.to_json()
-    assert report["guarantee"] == "none"
-    assert report["statement"]["epsilon"] is None
-    assert report["method"]["leaky_momentum"]
-    assert report["method"]["stale_validation"]
-    with pytest.raises(OptionError, match="method"):
-        build("dpsur-published", batch=30)
-
-
-def test_trials_are_kept_only_when_asked_for():
-    training = started(private_diagnostics=False)
-    report = training.finish().to_json()
-    assert training.run.diagnostics is None
-    report["method"].pop("trials")  # the cap, a public number
-    report["ledger"]["entries"][0]["charge"].pop("trials")
-    assert "trials" not in str(report)
-
-
-def test_a_run_that_was_stopped_goes_on_as_it_would_have(tmp_path):
-    whole = started(steps=5).finish()
-    first = started(steps=5, folder=tmp_path, checkpoint_every=0)
-    for release in first:
-        if release.step == 2:
-            first.stop()
-    second = started(steps=5, folder=tmp_path, resume=True, coins=None)
-    assert second.run.state.step == 2
-    assert torch.equal(weights(second.finish().model), weights(whole.model))
