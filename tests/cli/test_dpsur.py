@@ -92,6 +92,8 @@ def test_private_diagnostics_are_kept_apart(tmp_path):
     assert "must not leave" in found["warning"]
     assert [line["release"] for line in found["releases"]] == [0, 1, 2]
     assert all(line["trials"] >= 1 for line in found["releases"])
+    call(*SMALL, "--out", tmp_path / "run", "--overwrite", "--quiet")
+    assert not kept.exists()
 
 
 def test_the_recipe_takes_table_1():

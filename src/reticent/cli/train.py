@@ -266,6 +266,7 @@ def train(
         )
     if resume is None:
         save_settings(settings, folder)
+        (folder / DIAGNOSTICS_FILE).unlink(missing_ok=True)  # of another run
     if show:
         _announce(training, settings)
     with _stopping_gently(training):
