@@ -27,8 +27,9 @@ def check_restorable(state: State) -> None:
     """Make two steps with a made-up gradient, put the state back, and look for what stays."""
     name = type(state.optimizer).__name__
     hooks = (
-        *state.optimizer._optimizer_step_pre_hooks.values(),
-        *state.optimizer._optimizer_step_post_hooks.values(),
+        # a wrapper that never called its base class has none
+        *getattr(state.optimizer, "_optimizer_step_pre_hooks", {}).values(),
+        *getattr(state.optimizer, "_optimizer_step_post_hooks", {}).values(),
         *optimizer._global_optimizer_pre_hooks.values(),
         *optimizer._global_optimizer_post_hooks.values(),
     )
