@@ -13,6 +13,7 @@ PLAN = (
     *("account", "dpsur", "--n", 60000, "--batch", 1024, "--sigma", 2.0, "--valid-batch", 256),
     *("--valid-sigma", 1.3, "--beta", -1, "--delta", 1e-5),
 )
+CALIBRATE = ("calibrate", "dpsur", "--n", 1000, "--batch", 300, "--epsilon", 2)
 SMALL = (
     *("train", "--method", "dpsur", "--batch", 200, "--noise", 8, "--valid-batch", 50),
     *("--valid-noise", 1.3, "--bound", 0.01, "--steps", 3, "--epsilon", 5, "--device", "cpu"),
@@ -40,11 +41,11 @@ def test_account_of_a_published_setting():
 
 
 def test_calibrate_goes_both_ways():
-    common = ("calibrate", "dpsur", "--n", 1000, "--batch", 300, "--valid-batch", 20)
-    steps = json.loads(call(*common, "--sigma", 4, "--epsilon", 2, "--json"))
+    common = (*CALIBRATE, "--valid-batch", 20)
+    steps = json.loads(call(*common, "--sigma", 4, "--json"))
     assert steps["accountant"] == "selective-exact"
     assert 1.8 < steps["epsilon"] <= 2
-    noise = json.loads(call(*common, "--steps", steps["steps"], "--epsilon", 2, "--json"))
+    noise = json.loads(call(*common, "--steps", steps["steps"], "--json"))
     assert 3.5 < noise["noise"] <= 4.01
     assert 1.99 < noise["epsilon"] <= 2
 
@@ -56,6 +57,8 @@ def test_calibrate_goes_both_ways():
         ((*PLAN, "--steps", -5), "steps = -5"),
         ((*PLAN, "--steps", 5, "--beta", -40), "beta = -40"),
         ((*PLAN, "--steps", 5, "--trials", 0), "trials = 0"),
+        ((*CALIBRATE, "--sigma", 3, "--trials", 4), "trials = 4: all of them fail"),
+        ((*CALIBRATE, "--steps", 3, "--trials", 4), "trials = 4: all of them fail"),
         ((*SMALL, "--beta", "nan"), "beta = nan"),
         ((*SMALL, "--valid-batch", 0), "valid_batch = 0"),
         (("train", "--beta", -1), "beta = -1.0: is not an option of dpsgd"),
@@ -67,7 +70,7 @@ def test_calibrate_goes_both_ways():
     ],
 )
 def test_bad_input_is_named(words, says, tmp_path):
-    where = () if words[0] in ("account",) else ("--out", tmp_path / "run")
+    where = () if words[0] in ("account", "calibrate") else ("--out", tmp_path / "run")
     assert says in refuse(*words, *where)
     assert not (tmp_path / "run").exists()
 

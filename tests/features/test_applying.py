@@ -74,21 +74,33 @@ def test_what_was_computed_is_found_again(
     assert computed == [50, 20]
 
 
-def test_other_options_data_or_versions_have_other_files(
-    splits: data.Splits, monkeypatch: pytest.MonkeyPatch
+def test_other_records_are_noticed_and_name_no_file(
+    splits: data.Splits, computed: list[int]
 ) -> None:
-    def path(some: data.Splits = splits, **options: int) -> Path:
-        return features.locate(some, "scattering", options)["train"]
-
-    assert path() == path(scales=2, order=2)
+    """A hash of private records must not stand in a name, which is printed."""
+    features.apply(splits, "scattering", OPTIONS)
     changed = splits.train[0].clone()
     changed[7, 0, 3, 3] += 1
+    other = replace(splits, train=(changed, splits.train[1]))
+    same = features.locate(splits, "scattering", OPTIONS)
+    assert features.locate(other, "scattering", OPTIONS) == same
+    found = features.apply(other, "scattering", OPTIONS).train[0]
+    assert computed == [50, 20, 50]
+    assert torch.equal(found, features.apply(other, "scattering", OPTIONS, keep=False).train[0])
+
+
+def test_other_options_or_versions_have_other_files(
+    splits: data.Splits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def path(**options: int) -> Path:
+        return features.locate(splits, "scattering", options)["train"]
+
+    assert path() == path(scales=2, order=2)
     paths = [path(), path(scales=1), path(angles=4), path(order=1)]
-    paths.append(path(replace(splits, train=(changed, splits.train[1]))))
     card = catalog._CARDS["scattering"]
     monkeypatch.setitem(catalog._CARDS, "scattering", replace(card, version=2))
     paths.append(path())
-    monkeypatch.setattr(cache, "FORMAT", 2)
+    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
     paths.append(path())
     assert len(set(paths)) == len(paths)
 
@@ -194,7 +206,6 @@ def test_a_kind_of_features_may_need_extras(
     with pytest.raises(OptionError, match="features = 'sums': needs the data's vectors"):
         features.apply(splits, "sums")
     one, other = (replace(splits, extras={"vectors": torch.full((2, 64), v)}) for v in (1.0, 2.0))
-    assert features.locate(one, "sums") != features.locate(other, "sums")
     made = features.apply(one, "sums").train[0]
     torch.testing.assert_close(made[:, 0], splits.train[0].sum((1, 2, 3)))
     torch.testing.assert_close(features.apply(other, "sums").train[0], 2 * made)

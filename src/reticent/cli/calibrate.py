@@ -20,7 +20,7 @@ from reticent.cli.account import (
 from reticent.cli.output import AsJson, epsilon_text, print_json, screen
 from reticent.errors import OptionError, whole
 from reticent.methods import DPSGD, DPSUR
-from reticent.privacy import Budget, Ledger
+from reticent.privacy import Budget, Ledger, check_failures
 
 app = typer.Typer(help="Find the noise that affords a number of steps, or the steps of a noise.")
 
@@ -86,7 +86,9 @@ def _calibrate(method: DPSGD, n: int, budget: Budget, steps: int | None, as_json
         whole("steps", steps)
         method = method.calibrated(budget, n, steps, Ledger(budget))
     else:
-        steps = Ledger(budget).capacity([charge for charge, _ in method.price(n)])
+        charges = [charge for charge, _ in method.price(n)]
+        check_failures(charges, budget)
+        steps = Ledger(budget).capacity(charges)
     statement = ledger_of(method, n, steps).statement(budget.delta)
     if as_json:
         return print_json({**statement.to_json(), "noise": method.noise, "steps": steps})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,9 +58,9 @@ def plan(
         "published_accuracy": entry.accuracy.get(epsilon),
     }
     if variant == PUBLISHED:
-        fields = {key: getattr(method, key) for key in asdict(method)}
         settings = replace(settings, steps=steps, non_private=True)
-        return settings, PublishedDPSUR(**fields), claim
+        same = {field.name: getattr(method, field.name) for field in fields(method)}
+        return settings, PublishedDPSUR(**same), claim
     if variant == REPAIRED:
         # what those updates really cost, with a little room for rounding
         settings = replace(settings, steps=steps, epsilon=round(sound + 5e-5, 4))

@@ -38,7 +38,7 @@ def apply(
 ) -> Splits:
     """Replace the inputs of both splits by features of a fixed kind.
 
-    What was computed before is found again by the values of the inputs and the options; a damaged
+    What was computed before is found again; features of other inputs are noticed, and a damaged
     file is computed anew.
 
     Args:
@@ -66,14 +66,16 @@ def apply(
         shape = (len(inputs), *transform(inputs[:0].to(device)).shape[1:])
         found = None
         if paths is not None:
+            used = (splits.extras[extra] for extra in card.extras if extra in splits.extras)
+            made_of = fingerprint((inputs, *used))
             try:
-                found = cache.read(paths[split], shape)
+                found = cache.read(paths[split], shape, made_of)
                 if found is None:
                     parts = _parts(transform, inputs, device, progress)
-                    cache.write(paths[split], shape, parts)
-                    found = cache.read(paths[split], shape)
+                    cache.write(paths[split], shape, parts, made_of)
+                    found = cache.read(paths[split], shape, made_of)
             except OSError as error:  # a full or read-only folder is no reason not to train
-                notes.append(f"the {split} features could not be kept ({error})")
+                notes.append(f"the {split} features could not be kept ({error.strerror})")
         if found is None:
             found = _in_memory(shape, _parts(transform, inputs, device, progress))
         features.append(found)
@@ -92,18 +94,19 @@ def locate(
     *,
     root: str | Path | None = None,
 ) -> dict[str, Path]:
-    """Where the features of each split are kept, whether they are there or not."""
+    """Where the features of each split are kept, whether they are there or not.
+
+    The names tell the kind of features and nothing of the records.
+    """
     card = describe(name)
-    chosen = card.complete(options or {})
-    extras = fingerprint(splits.extras[extra] for extra in card.extras if extra in splits.extras)
-    paths = {}
-    for split, (inputs, _) in (("train", splits.train), ("test", splits.test)):
-        stated = [cache.FORMAT, name, card.version, chosen, extras, fingerprint([inputs])]
-        text = json.dumps(stated, sort_keys=True, default=repr)
-        key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        stem = f"{splits.info.stem}_{split}_{name}_{key}"
-        paths[split] = data_home(root) / FOLDER / f"{stem}.npy"
-    return paths
+    stated = [cache.FORMAT, name, card.version, card.complete(options or {})]
+    text = json.dumps(stated, sort_keys=True, default=repr)
+    key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    folder = data_home(root) / FOLDER
+    return {
+        split: folder / f"{splits.info.stem}_{split}_{name}_{key}.npy"
+        for split in ("train", "test")
+    }
 
 
 def _parts(

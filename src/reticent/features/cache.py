@@ -18,14 +18,20 @@ from torch import Tensor
 
 from reticent.files import replacing
 
-FORMAT = 1
+FORMAT = 2
 _KIND = np.dtype("<f4")
 _DIGEST = 16
 
 
-def write(path: Path, shape: tuple[int, ...], parts: Iterable[NDArray[np.float32]]) -> None:
-    """Write float32 values of this shape, given in parts along the first dimension."""
-    digest = hashlib.blake2b(digest_size=_DIGEST)
+def write(
+    path: Path, shape: tuple[int, ...], parts: Iterable[NDArray[np.float32]], made_of: str
+) -> None:
+    """Write float32 values of this shape, given in parts along the first dimension.
+
+    `made_of` says what they were computed from. It goes into the checksum and nowhere else: a hash
+    of private records has no place in a name that is printed.
+    """
+    digest = _digest(made_of)
     with replacing(path) as file:
         file.write(_header(shape))
         for part in parts:
@@ -35,8 +41,8 @@ def write(path: Path, shape: tuple[int, ...], parts: Iterable[NDArray[np.float32
         file.write(digest.digest())
 
 
-def read(path: Path, shape: tuple[int, ...]) -> Tensor | None:
-    """The values of this shape, or None if they are not there or not as they were written."""
+def read(path: Path, shape: tuple[int, ...], made_of: str) -> Tensor | None:
+    """The values of this shape, or None if they are not there, damaged or made of other things."""
     header = _header(shape)
     size = int(np.prod(shape)) * _KIND.itemsize
     try:
@@ -51,9 +57,17 @@ def read(path: Path, shape: tuple[int, ...]) -> Tensor | None:
         values = np.memmap(path, _KIND, mode="c", offset=len(header), shape=shape)
     except (OSError, ValueError):
         return None
-    if hashlib.blake2b(values.data, digest_size=_DIGEST).digest() != expected:
+    digest = _digest(made_of)
+    digest.update(values.data)
+    if digest.digest() != expected:
         return None
     return torch.from_numpy(values)
+
+
+def _digest(made_of: str) -> hashlib.blake2b:
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    digest.update(made_of.encode() + b"\0")
+    return digest
 
 
 def _header(shape: tuple[int, ...]) -> bytes:

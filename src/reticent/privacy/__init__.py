@@ -1,7 +1,7 @@
 """Budgets, charges, the ledger and noise: where ε comes from."""
 
 from reticent.privacy.budget import Budget
-from reticent.privacy.calibration import filter_order_for, noise_for, steps_for
+from reticent.privacy.calibration import check_failures, filter_order_for, noise_for, steps_for
 from reticent.privacy.charges import Charge, NonPrivate, SampledGaussian
 from reticent.privacy.ledger import Entry, Ledger
 from reticent.privacy.noise import Sensitive, noisy
@@ -19,6 +19,7 @@ __all__ = [
     "SelectiveGaussian",
     "Sensitive",
     "Statement",
+    "check_failures",
     "filter_order_for",
     "noise_for",
     "noisy",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from scipy.optimize import brentq
 
@@ -59,6 +59,7 @@ def noise_for(
         return math.exp(brentq(excess, math.log(low), math.log(high), xtol=digits))
 
     sample = charge_at(1.0)
+    check_failures([sample], budget)
     if accountant is None and isinstance(sample, SelectiveGaussian) and not opened.adaptive:
         # selection costs some more noise than none would
         rate = sample.rate
@@ -115,7 +116,24 @@ def _few_questions(epsilon: Callable[[float], float], start: float, target: floa
     while not math.isfinite(safe) and at < MOST_MULTIPLIER:
         at *= 1.3
         safe = at if miss_at(at) <= 0 else safe
-    return _round_up(safe) if math.isfinite(safe) else math.inf
+    if not math.isfinite(safe):
+        return math.inf
+    rounded = _round_up(safe)
+    while miss_at(rounded) > 0:  # a bound need not fall as smoothly as what it bounds
+        rounded = _round_up(rounded * 1.001)
+    return rounded
+
+
+def check_failures(charges: Sequence[Charge], budget: Budget) -> None:
+    """Refuse what breaks its promise so often that not one release fits."""
+    failure = max((charge.failure for charge in charges), default=0.0)
+    if 2 * failure > budget.delta:
+        raise OptionError(
+            "trials",
+            next(getattr(c, "trials", None) for c in charges if c.failure == failure),
+            f"all of them fail with probability up to {failure:.1e} a release, which delta = "
+            f"{budget.delta:g} does not leave room for; raise trials or leave it out",
+        )
 
 
 def filter_order_for(budget: Budget, charge: Charge, steps: int) -> float:

@@ -188,22 +188,16 @@ class Recursion:
             np.subtract(self._looked[row][:, block], spare, out=part)
             part -= base + guess
         estimate = guess.copy()
-        slope = None
         for _ in range(60):
             np.multiply(plain, low, out=best)
             for part, gain in ((plain, high), (up, mixed), (down, crossed)):
                 np.maximum(best, np.multiply(part, gain, out=spare), out=best)
             excess = tilts.weights @ best
             closed = estimate + np.where(excess > 0, excess / least, excess / most)
-            if slope is None:
-                slope = self._mass(plain, up, down, best)
-            # the excess falls by the chosen tilt's mass: an approximate one steers, it proves
-            # nothing
-            move = excess / slope
+            move = excess / self._mass(plain, up, down, best)  # steers; `closed` is what proves
             if np.all(closed - (estimate + move) <= _GAP * np.abs(estimate + move) + 1e-300):
                 break
             estimate = estimate + move
-            slope = None
             for part in (plain, up, down):
                 part -= move
         return closed, np.minimum(estimate + move, closed)
@@ -221,7 +215,7 @@ class Recursion:
         self, block: slice, level: np.ndarray, linear: np.ndarray, derivative: np.ndarray
     ) -> np.ndarray:
         """E_P[h′(ρf)] at the tilt that is worst for these slopes."""
-        tilts, (best, mass, moment, weighted, spare) = self.tilts, self._columns(block)
+        tilts, (best, mass, moment, spare, _) = self.tilts, self._columns(block)
         best.fill(-np.inf)
         corners = zip((PLAIN, UP, PLAIN, DOWN), tilts.gains, strict=True)
         for row, gain in corners:
@@ -235,7 +229,6 @@ class Recursion:
             np.copyto(mass, gain * ratios, where=chosen)
             np.multiply(derivative[self._shift[row]], gain * ratios, out=spare)
             np.copyto(moment, spare, where=chosen)
-        del weighted
         return np.asarray((tilts.weights @ moment) / (tilts.weights @ mass))
 
     def _over_cells(self, level: np.ndarray, linear: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reticent.errors import BudgetError, OptionError, positive, whole
 from reticent.methods.base import Method
-from reticent.privacy import Budget, Charge, Ledger
+from reticent.privacy import Budget, Ledger, check_failures
 
 
 def plan(
@@ -51,9 +51,9 @@ def plan(
         return method.calibrated(budget, n, steps, ledger), steps
     charges = tuple(charge for charge, _ in method.price(n))
     if steps is None:
-        _check_promises(charges, budget)
+        check_failures(charges, budget)
         return method, _some(ledger.capacity(charges), budget, noise)
-    _check_promises(charges, budget)
+    check_failures(charges, budget)
     if steps and not ledger.affords(charges, steps):
         raise BudgetError(
             f"steps = {steps}: epsilon = {budget.epsilon:g} at delta = {budget.delta:g} affords "
@@ -61,18 +61,6 @@ def plan(
             "to have it set"
         )
     return method, steps
-
-
-def _check_promises(charges: tuple[Charge, ...], budget: Budget) -> None:
-    """Refuse what breaks its promise so often that no number of releases fits."""
-    failure = max((charge.failure for charge in charges), default=0.0)
-    if 2 * failure > budget.delta:
-        raise OptionError(
-            "trials",
-            next(getattr(c, "trials", None) for c in charges if c.failure == failure),
-            f"all of them fail with probability up to {failure:.1e} a release, which delta = "
-            f"{budget.delta:g} does not leave room for; raise trials or leave it out",
-        )
 
 
 def _some(afforded: int, budget: Budget, noise: float) -> int:

@@ -145,18 +145,17 @@ def run(
         whole("microbatch", size)
         parameters = FlatParameters(model)
         made = build_optimizer(optimizer, parameters)
-        scheduled = _scheduler(scheduler, made)
+        state = State(
+            parameters,
+            made,
+            _scheduler(scheduler, made),
+            None if average is None else WeightAverage(average, parameters.values),
+        )
+        if method.restores:
+            check_restorable(state)
     except BaseException:
         model.train(mode)
         raise
-    state = State(
-        parameters,
-        made,
-        scheduled,
-        None if average is None else WeightAverage(average, parameters.values),
-    )
-    if method.restores:
-        check_restorable(state)
     training = Training(
         Run(
             model=model,
