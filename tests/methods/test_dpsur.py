@@ -15,6 +15,7 @@ from reticent.errors import OptionError, TrialsExhaustedError
 from reticent.methods import build
 from reticent.methods.published import PublishedDPSUR
 from reticent.privacy.selective_tilts import passing
+from reticent.training.run import Run
 
 from .problem import INPUTS, METHOD, TARGETS, N, network, options_with, sgd, started, weights
 
@@ -234,6 +235,31 @@ def test_no_judges_and_a_diverged_model_are_within_the_theorem():
     # a candidate whose loss is not finite passes as rarely as the worst one, not never or always
     wild = started(optimizer=lambda p: torch.optim.SGD(p, lr=1e30), steps=3).finish()
     assert wild.steps == 3
+
+
+def test_records_are_drawn_at_the_rates_that_are_charged(monkeypatch):
+    asked = set()
+    original = Run.samples
+
+    def spy(self, rate, stream, count):
+        asked.add((stream, rate))
+        return original(self, rate, stream, count)
+
+    monkeypatch.setattr(Run, "samples", spy)
+    (entry,) = started().finish().ledger.entries
+    charge = entry.charge
+    assert charge.rate != charge.valid_rate
+    assert asked == {("sampling", charge.rate), ("validation", charge.valid_rate)}
+
+
+def test_the_loss_is_the_mean_over_the_records_drawn():
+    run = started(microbatch=4).run
+    draws = [torch.tensor([3, 50, 7]), torch.tensor([], dtype=torch.long), torch.arange(20, 31)]
+    found = run.mean_losses(draws, "model before")
+    with torch.no_grad():
+        each = nn.functional.cross_entropy(run.model(INPUTS), TARGETS, reduction="none").double()
+    for mean, draw in zip(found, draws, strict=True):
+        assert float(mean) == pytest.approx(float(each[draw].sum()) / max(len(draw), 1), rel=1e-5)
 
 
 @pytest.mark.parametrize("change", [-1.0, 1.0])

@@ -227,3 +227,12 @@ def test_an_interrupted_release_leaves_the_last_one(monkeypatch):
     assert torch.equal(before, training.run.state.parameters.values)
     with pytest.raises(RuntimeError, match="failed half-way"):
         training.result()
+
+
+def test_buffers_that_are_not_saved_are_watched_too():
+    net = nn.Linear(5, 2)
+    net.register_buffer("seen", torch.zeros(3), persistent=False)
+    run = started(net).run
+    before = run.frozen_fingerprint()
+    net.seen += 1
+    assert run.frozen_fingerprint() != before

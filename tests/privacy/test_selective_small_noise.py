@@ -5,7 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from reticent.privacy import Ledger, SampledGaussian, SelectiveGaussian, trials_for
+from reticent.privacy import (
+    Ledger,
+    SampledGaussian,
+    SelectiveGaussian,
+    selective_tilts,
+    trials_for,
+)
 from reticent.privacy.selective_tilts import dominating_pair, slices
 
 
@@ -35,3 +41,15 @@ def test_selection_never_costs_less_than_no_selection(rate, multiplier):
         assert with_selection.epsilon(1e-5, accountant) >= floor
     if multiplier >= 0.4:
         assert math.isfinite(with_selection.epsilon(1e-5))
+
+
+@pytest.mark.parametrize("missing", [1e-9, 1e-4])
+def test_mass_that_goes_missing_counts_as_lost(monkeypatch, missing):
+    """Whatever may take it away: δ pays for it."""
+    edges = slices(0.05, 2.0, 80)
+    whole = dominating_pair(0.05, 2.0, edges)[2]
+    original = selective_tilts._log_masses
+    monkeypatch.setattr(
+        selective_tilts, "_log_masses", lambda z: original(z) + math.log1p(-missing)
+    )
+    assert dominating_pair(0.05, 2.0, edges)[2] >= whole + 0.9 * missing
