@@ -8,6 +8,7 @@ from reticent.gradients.clipping import Automatic, Clipping, Flat, Normalised, P
 from reticent.gradients.engine import clipped_sum, clipped_sums
 from reticent.gradients.isolating import isolation
 from reticent.gradients.reference import per_example
+from reticent.gradients.repeating import RepeatedLosses, RepeatedSum
 from reticent.gradients.rules import CompositeRule, Rule, register_rule, unregister_rule
 from reticent.gradients.sums import ClippedSum
 from reticent.gradients.validation import replace_batchnorm, validate
@@ -21,6 +22,8 @@ __all__ = [
     "Flat",
     "Normalised",
     "PerLayer",
+    "RepeatedLosses",
+    "RepeatedSum",
     "Rule",
     "check",
     "clipped_sum",

@@ -87,7 +87,7 @@ class Clipping:
         """The bound of each group; one group, the whole model, unless `grouped`."""
         return [self.sensitivity]
 
-    def factors(self, norms: Tensor, bound: float) -> Tensor:
+    def factors(self, norms: Tensor, bound: float | Tensor) -> Tensor:
         """Scale factors [B] for the finite `norms` [B] of one group with this bound."""
         raise NotImplementedError
 
@@ -112,7 +112,7 @@ class Flat(Clipping):
         """C."""
         return self.bound
 
-    def factors(self, norms: Tensor, bound: float) -> Tensor:
+    def factors(self, norms: Tensor, bound: float | Tensor) -> Tensor:
         """min(1, C/n); a zero norm gives C/0 = inf, hence 1."""
         return (bound / norms).clamp(max=1.0)
 
@@ -136,7 +136,7 @@ class Automatic(Clipping):
         """C, since n/(n + γ) < 1."""
         return self.bound
 
-    def factors(self, norms: Tensor, bound: float) -> Tensor:
+    def factors(self, norms: Tensor, bound: float | Tensor) -> Tensor:
         """C/(n + γ)."""
         return bound / (norms + self.gamma)
 
@@ -155,7 +155,7 @@ class Normalised(Clipping):
         """C."""
         return self.bound
 
-    def factors(self, norms: Tensor, bound: float) -> Tensor:
+    def factors(self, norms: Tensor, bound: float | Tensor) -> Tensor:
         """C/n, and 0 where n² would underflow: there the direction is rounding noise."""
         least = math.sqrt(torch.finfo(norms.dtype).tiny)
         return torch.where(norms > least, bound / norms.clamp(min=least), 0.0)
@@ -225,7 +225,7 @@ class PerLayer(Clipping):
             return list(given)
         return [given / math.sqrt(max(len(groups), 1))] * len(groups)
 
-    def factors(self, norms: Tensor, bound: float) -> Tensor:
+    def factors(self, norms: Tensor, bound: float | Tensor) -> Tensor:
         """min(1, C_l/n_l) for each group."""
         return (bound / norms).clamp(max=1.0)
 

@@ -88,6 +88,34 @@ def clipped_sum(
     )[0]
 
 
+def summed(
+    model: nn.Module,
+    loss_fn: LossFn,
+    inputs: Any,
+    targets: Any,
+    clipping: Clipping,
+    *,
+    path: str,
+    mask: Tensor,
+    out: Tensor,
+    bounds: Tensor,
+) -> ClippedSum:
+    """`clipped_sum` with the bounds, slack taken off, as a tensor: for graphs that are replayed."""
+    return _clipped(
+        model,
+        loss_fn,
+        inputs,
+        targets,
+        clipping,
+        path=path,
+        microbatch=None,
+        mask=mask,
+        out=[out],
+        sizes=None,
+        bounds=bounds,
+    )[0]
+
+
 def clipped_sums(
     model: nn.Module,
     loss_fn: LossFn,
@@ -132,6 +160,7 @@ def _clipped(
     mask: Tensor | None,
     out: list[Tensor | None],
     sizes: list[int] | None,
+    bounds: Tensor | None = None,
 ) -> list[ClippedSum]:
     """The sums of consecutive parts of a batch, by default of all of it."""
     clipping = as_clipping(clip)
@@ -145,11 +174,10 @@ def _clipped(
     odd = [name for name, p in parameters.items() if not p.is_floating_point()]
     if odd:
         raise ModelError(f"parameter {odd[0]!r} is not a real floating-point number")
-    owners = {name: name.rpartition(".")[0] if clipping.grouped else "" for name in parameters}
+    owners = _owners(clipping, parameters)
     order = list(dict.fromkeys(owners.values()))
-    dtype = max((sum_dtype(p) for p in parameters.values()), key=lambda d: torch.finfo(d).bits)
+    numbers, dtype = bounds_of(clipping, parameters)
     device = next(iter(parameters.values())).device
-    slack = max(slack_for(sum_dtype(p), p.device) for p in parameters.values())
     size = batch_size(inputs, targets)
     sizes = [size] if sizes is None else sizes
     plan = Plan(
@@ -158,7 +186,7 @@ def _clipped(
         clipping=clipping,
         parameters=parameters,
         groups={name: order.index(owner) for name, owner in owners.items()},
-        bounds=[bound * (1 - slack) for bound in clipping.bounds_for(order)],
+        bounds=numbers if bounds is None else list(bounds.unbind()),
         sums=[accumulators(parameters, each) for each in out],
         ends=list(accumulate(sizes)),
         dtype=dtype,
@@ -202,6 +230,19 @@ def _clipped(
             plan.sums, norms.split(sizes), losses.split(sizes), left_out.split(sizes), strict=True
         )
     ]
+
+
+def _owners(clipping: Clipping, parameters: dict[str, Tensor]) -> dict[str, str]:
+    """The group each parameter is clipped with, by the name of a module."""
+    return {name: name.rpartition(".")[0] if clipping.grouped else "" for name in parameters}
+
+
+def bounds_of(clipping: Clipping, parameters: dict[str, Tensor]) -> tuple[list[float], torch.dtype]:
+    """The bounds of the groups, with room for rounding, and the type norms are computed in."""
+    order = list(dict.fromkeys(_owners(clipping, parameters).values()))
+    dtype = max((sum_dtype(p) for p in parameters.values()), key=lambda d: torch.finfo(d).bits)
+    slack = max(slack_for(sum_dtype(p), p.device) for p in parameters.values())
+    return [bound * (1 - slack) for bound in clipping.bounds_for(order)], dtype
 
 
 def _refused(error: NoFastPathError, path: str) -> str:

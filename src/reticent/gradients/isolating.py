@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -65,6 +65,11 @@ def as_found(model: nn.Module) -> Iterator[None]:
         _put_back(model, before)
 
 
+def draws_apart(model: nn.Module) -> AbstractContextManager[None]:
+    """Random numbers drawn meanwhile do not count: the generators come back as they were."""
+    return torch.random.fork_rng(devices=_cuda(model))
+
+
 def _copy(value: Any) -> Any:
     return tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, value)
 
@@ -85,7 +90,7 @@ def _learned(model: nn.Module, inputs: Any, others: Any) -> list[str]:
     names = {id(module): name for name, module in model.named_modules()}
     after: list[dict[tuple[nn.Module, str], Any]] = []
     for batch in (inputs, others):
-        with as_found(model), torch.random.fork_rng(devices=_cuda(model)), torch.no_grad():
+        with as_found(model), draws_apart(model), torch.no_grad():
             torch.manual_seed(SEED)
             call(unwrapped(model), batch)
             after.append({key: _copy(value) for key, value in _held(model).items()})
@@ -97,11 +102,12 @@ def _learned(model: nn.Module, inputs: Any, others: Any) -> list[str]:
     ]
 
 
-def kept_in_evaluation(model: nn.Module, inputs: Any) -> list[str]:
-    """What a forward pass in evaluation mode changes in the model."""
+def changed_by(model: nn.Module, inputs: Any, *, evaluated: bool = False) -> list[str]:
+    """What a forward pass changes in the model, in its present mode or in evaluation mode."""
     names = {id(module): name for name, module in model.named_modules()}
-    with as_found(model), torch.random.fork_rng(devices=_cuda(model)), torch.no_grad():
-        model.eval()
+    with as_found(model), draws_apart(model), torch.no_grad():
+        if evaluated:
+            model.eval()
         before = {key: _copy(value) for key, value in _held(model).items()}
         call(unwrapped(model), inputs)
         after = _held(model)
@@ -190,7 +196,7 @@ def isolation_problems(
     with (
         as_found(model),
         rounding.forbidden(device_of(model)),
-        torch.random.fork_rng(devices=_cuda(model)),
+        draws_apart(model),
     ):
         base = seeded(lambda: outputs(inputs))
         for leaf in base:

@@ -14,9 +14,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from reticent.gradients.rules.base import NoFastPathError, Use, per_position, wide
+from reticent.gradients.rules.base import Use, per_position, squares
 from reticent.gradients.rules.embedding import EMBEDDING, tokens_and_grads
-from reticent.gradients.rules.generic import GENERIC
 from reticent.gradients.rules.linear import LINEAR
 
 # Written-out gradients up to this many bytes in all are kept between norms and sums.
@@ -28,18 +27,6 @@ KEEP_BYTES = 256 * 2**20
 LEAST_SHARE = 1 / 256
 
 Part = tuple[Use, str]
-
-
-def operands(use: Use) -> tuple[Tensor, Tensor]:
-    """Input and output gradient of a use, in the precision to compute with."""
-    assert use.g is not None
-    if use.rule is GENERIC:
-        return use.x, use.g
-    x, g = wide(use.x), wide(use.g)
-    if x.is_floating_point() and x.dtype != g.dtype:  # autocast ran the layer in half precision
-        dtype = torch.promote_types(x.dtype, g.dtype)
-        x, g = x.to(dtype), g.to(dtype)
-    return x, g
 
 
 def squared_norms(uses: list[Use]) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
@@ -59,12 +46,14 @@ def squared_norms(uses: list[Use]) -> tuple[dict[int, Tensor], dict[int, Tensor]
         roles = [r for r, t in use.targets.items() if id(t.parameter) not in shared]
         if not roles:
             continue
-        x, g = operands(use)
-        need = 4 * x.shape[0] * sum(_numel(use, role) for role in roles)
-        if use.rule.small or (need <= left and use.rule.instantiates(use.module, x, g)):
-            left -= need
-            use.kept.update(_written(use, x, g, roles))
-            found = {r: use.kept[r].flatten(1).square().sum(1) for r in roles}
+        if not use.kept:
+            x, g = use.operands()
+            need = 4 * x.shape[0] * sum(use.numel(role) for role in roles)
+            if use.rule.small or (need <= left and use.rule.instantiates(use.module, x, g)):
+                left -= need
+                use.kept = use.written(roles)
+        if use.kept:
+            found = {role: squares(use.kept[role]) for role in roles}
         else:
             found = use.rule.squared_norms(use.module, x, g, roles)
             for role, mass in use.rule.mass(use.module, x, g, roles).items():
@@ -88,30 +77,13 @@ def _shared_mass(parts: list[Part]) -> Tensor:
     """The terms of all uses; a use that adds whole gradients counts with their norm."""
     total: Tensor | None = None
     for use, role in parts:
-        x, g = operands(use)
-        found = use.rule.mass(use.module, x, g, (role,)).get(role)
+        found = use.rule.mass(use.module, *use.operands(), (role,)).get(role)
         if found is None:
-            grad = use.kept[role] if role in use.kept else _written(use, x, g, [role])[role]
+            grad = use.kept[role] if role in use.kept else use.written([role])[role]
             found = grad.flatten(1).norm(dim=1)
         total = found if total is None else total + found
     assert total is not None
     return total
-
-
-def _numel(use: Use, role: str) -> int:
-    target = use.targets[role]
-    return target.of(target.parameter).numel()
-
-
-def _written(use: Use, x: Tensor, g: Tensor, roles: list[str]) -> dict[str, Tensor]:
-    """Per-example gradients; an error names the module."""
-    try:
-        grads = use.rule.per_example(use.module, x, g, roles)
-    except NoFastPathError as error:
-        raise NoFastPathError(
-            f"module {use.name!r} ({type(use.module).__name__}): {error}"
-        ) from error.__cause__
-    return {role: wide(grads[role]) for role in roles}
 
 
 def _disjoint(parts: list[Part]) -> bool:
@@ -134,7 +106,7 @@ def _same_rows(parts: list[Part]) -> Tensor:
     """The same, where all uses have the same rows."""
     if len(parts) == 1:
         use, role = parts[0]
-        return use.rule.squared_norms(use.module, *operands(use), (role,))[role]
+        return use.rule.squared_norms(use.module, *use.operands(), (role,))[role]
     rules = {use.rule for use, _ in parts}
     roles = {role for _, role in parts}
     if len(roles) == 1 and len(rules) == 1:
@@ -144,7 +116,7 @@ def _same_rows(parts: list[Part]) -> Tensor:
             and len({getattr(u.module, "padding_idx", 0) for u, _ in parts}) > 1
         ):
             return _instantiated(parts)
-        joined = use.rule.concatenate(use.module, [operands(u) for u, _ in parts])
+        joined = use.rule.concatenate(use.module, [u.operands() for u, _ in parts])
         if joined is not None:
             return use.rule.squared_norms(use.module, *joined, (role,))[role]
     if rules == {LINEAR, EMBEDDING} and roles == {"weight"}:
@@ -160,9 +132,9 @@ def _tied(embeddings: list[Use], heads: list[Use]) -> Tensor:
     Embedding gradient E = Σ_t e(token_t) h_tᵀ, head gradient L = Σ_s p_s x_sᵀ, hence
     ‖E + L‖² = ‖E‖² + ‖L‖² + 2 Σ_{t,s} p_s[token_t] (h_t·x_s).
     """
-    pairs = [tokens_and_grads(u.module, *operands(u)) for u in embeddings]
+    pairs = [tokens_and_grads(u.module, *u.operands()) for u in embeddings]
     tokens, h = torch.cat([t for t, _ in pairs], 1), torch.cat([g for _, g in pairs], 1)
-    joined = LINEAR.concatenate(heads[0].module, [operands(u) for u in heads])
+    joined = LINEAR.concatenate(heads[0].module, [u.operands() for u in heads])
     assert joined is not None
     x, p = (per_position(t) for t in joined)
     picked = p.gather(2, tokens.unsqueeze(1).expand(-1, p.shape[1], -1))
@@ -178,8 +150,7 @@ def _instantiated(parts: list[Part]) -> Tensor:
     total: Tensor | None = None
     for use, role in parts:
         target = use.targets[role]
-        x, g = operands(use)
-        grad = _written(use, x, g, [role])[role]
+        grad = use.written([role])[role]
         if use.rule.small:
             use.kept[role] = grad
         if total is None:
@@ -189,4 +160,4 @@ def _instantiated(parts: list[Part]) -> Tensor:
         else:
             total[:, target.start : target.stop] += grad
     assert total is not None
-    return total.flatten(1).square().sum(1)
+    return squares(total)

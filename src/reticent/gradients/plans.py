@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from reticent.gradients import kernels
 from reticent.gradients.clipping import Clipping
 from reticent.gradients.losses import LossFn
+from reticent.gradients.rules.base import all_known, in_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +23,7 @@ class Plan:
     clipping: Clipping
     parameters: dict[str, Tensor]
     groups: dict[str, int]  # group number of each parameter
-    bounds: list[float]
+    bounds: Sequence[float | Tensor]  # of each group, with room for rounding
     sums: list[dict[str, Tensor]]  # of each part
     ends: list[int]  # where the parts of the batch end
     dtype: torch.dtype
@@ -73,7 +75,17 @@ def by_group(plan: Plan, norms: dict[str, Tensor], losses: Tensor) -> list[Tenso
 
 
 def weighted(grads: Tensor, factors: Tensor) -> Tensor:
-    """Σ_b factor_b grads_b; a factor of 0 silences even NaN."""
-    flat = grads.flatten(1)
-    muted = torch.where((factors > 0).unsqueeze(1), flat, 0.0)
-    return (factors.to(flat.dtype) @ muted).view(grads.shape[1:])
+    """Σ_b factor_b grads_b; a factor of 0 silences even NaN. Not needed any more: `grads`."""
+    turned = in_memory(grads)
+    flat = turned.flatten(1)
+    factors = factors.to(flat.dtype)
+    keep = factors > 0
+    if kernels.usable(flat) and flat.is_contiguous() and factors.is_contiguous():
+        kernels.zero_rows(flat, factors)
+    elif not all_known(keep):
+        flat = torch.where(keep.unsqueeze(1), flat, 0.0)
+    total = (factors @ flat).view(turned.shape[1:])
+    if turned is grads:
+        return total
+    order = sorted(range(1, grads.ndim), key=lambda d: grads.stride(d), reverse=True)
+    return total.permute([order.index(d) for d in range(1, grads.ndim)])

@@ -9,20 +9,22 @@ thereby found out: nothing is dropped in silence.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.utils import parametrize
 
 from reticent.errors import ModelError
 from reticent.gradients.rules.base import (
     CompositeRule,
     NoFastPathError,
+    Place,
     Rule,
     Target,
     Use,
@@ -125,8 +127,9 @@ class Tape:
     backward: bool = False
     unit: Unit | None = None  # the composite unit being run
     busy: bool = False  # inside a unit, whose parts are its own affair
+    seeds: dict[torch.device, Tensor] = field(default_factory=dict)  # where the graph begins
 
-    def watch(self, y: Tensor, *, fresh: bool = True) -> tuple[Tensor, GradientEdge]:
+    def watch(self, y: Tensor, *, fresh: bool = True) -> tuple[Tensor, Place]:
         """Y as part of the graph, and the place in the graph where its gradient will appear.
 
         The place is taken at once, since an in-place operation later moves y elsewhere.
@@ -134,18 +137,32 @@ class Tape:
         if not y.requires_grad:
             if not fresh or y._is_view() or y.is_leaf is False:
                 y = y.clone()
-            seed = torch.zeros((), device=y.device, requires_grad=True)
-            y = _Attach.apply(y, seed)
-        return y, get_gradient_edge(y)
+            y = _Attach.apply(y, self.seed(y.device))
+        place = Place()
+        y.register_hook(place)
+        return y, place
+
+    def seed(self, device: torch.device) -> Tensor:
+        """What makes a tensor part of the graph."""
+        if device not in self.seeds:
+            self.seeds[device] = torch.zeros((), device=device, requires_grad=True)
+        return self.seeds[device]
+
+    def begin_backward(self) -> None:
+        """From here on gradients arrive."""
+        self.backward = True
+        counts = Counter(id(t.parameter) for use in self.uses for t in use.targets.values())
+        for use in self.uses:
+            use.alone = all(counts[id(t.parameter)] == 1 for t in use.targets.values())
 
     def record(
         self,
         unit: Unit,
         rule: Rule,
         x: Tensor,
-        edges: Sequence[GradientEdge],
+        places: Sequence[Place],
         targets: dict[str, Target],
-    ) -> None:
+    ) -> Use | None:
         """Remember one use; examples must lie along dimension 0."""
         if x.ndim == 0 or x.shape[0] != self.batch:
             raise NoFastPathError(
@@ -158,35 +175,33 @@ class Tape:
             if any(t.parameter is p for p in unit.parameters.values())
         }
         if self.backward or not wanted:
-            return
+            return None
         self.sizes.append(rule.positions(unit.module, x))
-        self.uses.append(
-            Use(rule, unit.module, unit.name, x.detach(), x._version, tuple(edges), wanted)
-        )
+        use = Use(rule, unit.module, unit.name, x.detach(), x._version, len(places), wanted)
+        self.uses.append(use)
+        for number, place in enumerate(places):
+            place.arrived.append(partial(use.receive, number))
+        return use
 
-    def linear(self, x: Tensor, weight: Target, bias: Target | None) -> tuple[Tensor, GradientEdge]:
+    def linear(self, x: Tensor, weight: Target, bias: Target | None) -> tuple[Tensor, Place]:
         """X Wᵀ + b inside a composite layer, recorded as a linear use."""
         rows = weight.of(weight.parameter)
         y = nn.functional.linear(x, rows, None if bias is None else bias.of(bias.parameter))
-        y, edge = self.watch(y)
-        assert self.unit is not None
-        targets = {"weight": weight} | ({} if bias is None else {"bias": bias})
-        self.record(self.unit, LINEAR, x, [edge], targets)
-        return y, edge
+        y, place = self.watch(y)
+        self.also(x, [place], weight, bias)
+        return y, place
 
-    def also(
-        self, x: Tensor, edges: Sequence[GradientEdge], weight: Target, bias: Target | None
-    ) -> None:
+    def also(self, x: Tensor, places: Sequence[Place], weight: Target, bias: Target | None) -> None:
         """A linear use whose outputs are already watched."""
         assert self.unit is not None
         targets = {"weight": weight} | ({} if bias is None else {"bias": bias})
-        self.record(self.unit, LINEAR, x, edges, targets)
+        self.record(self.unit, LINEAR, x, places, targets)
 
     def each(self, parameter: Tensor, batch: int) -> Tensor:
         """A parameter repeated for every example; its gradient is the per-example gradient."""
-        y, edge = self.watch(parameter.detach().expand(batch, *parameter.shape).clone())
+        y, place = self.watch(parameter.detach().expand(batch, *parameter.shape).clone())
         assert self.unit is not None
-        self.record(self.unit, DIRECT, y, [edge], {"parameter": Target(parameter)})
+        self.record(self.unit, DIRECT, y, [place], {"parameter": Target(parameter)})
         return y
 
     def check_unchanged(self) -> None:
@@ -238,8 +253,8 @@ def _override(unit: Unit, tape: Tape) -> Callable[..., Any]:
                 raise NoFastPathError(
                     "it does not return one tensor with examples along dimension 0"
                 )
-            y, edge = tape.watch(y, fresh=rule is not GENERIC)
-            tape.record(unit, rule, x, [edge], {n: Target(p) for n, p in unit.parameters.items()})
+            y, place = tape.watch(y, fresh=rule is not GENERIC)
+            tape.record(unit, rule, x, [place], {n: Target(p) for n, p in unit.parameters.items()})
         except NoFastPathError as error:
             if str(error).startswith("module "):
                 raise

@@ -32,9 +32,13 @@ class ClippedSum:
     """The path taken: "fast", "reference", or "empty" for no examples."""
     reason: str = ""
     """Why the fast path was not taken, where it was not."""
+    buffer: Tensor | None = None
+    """All of `grads` as one vector, where they are views into one."""
 
     def flat(self, order: Iterable[str] | None = None) -> Tensor:
         """All gradients as one vector, in the order of `grads` or of the given names."""
+        if order is None and self.buffer is not None:
+            return self.buffer
         names = list(self.grads if order is None else order)
         if sorted(names) != sorted(self.grads):
             raise OptionError("order", names, f"must name each of {', '.join(self.grads)} once")

@@ -16,6 +16,7 @@ from torch import nn
 from reticent import gradients
 from reticent.data.records import Records, TensorRecords
 from reticent.errors import DataError, ModelError, ReticentError
+from reticent.gradients import rounding
 from reticent.gradients.batches import call
 
 # Few, and again more than a handful: some couplings start at a size.
@@ -29,6 +30,7 @@ def probe(
     path: str = "auto",
     *,
     evaluated: bool = False,
+    precision: str | None = None,
 ) -> None:
     """Check that examples do not interact, that shapes fit and that labels name classes.
 
@@ -47,8 +49,9 @@ def probe(
         for count in PROBE_EXAMPLES:
             made_up = gradients.synthetic_like(*one, n=count)
             gradients.isolation(model, loss_fn, *made_up)
-        gradients.clipped_sum(model, loss_fn, inputs, targets, 1.0, path=path)
-    kept = gradients.isolating.kept_in_evaluation(model, inputs) if evaluated else []
+        with rounding.precision(precision, gradients.isolating.device_of(model)):
+            gradients.clipped_sum(model, loss_fn, inputs, targets, 1.0, path=path)
+    kept = gradients.isolating.changed_by(model, inputs, evaluated=True) if evaluated else []
     if kept:
         raise ModelError(
             f"{kept[0]!r} changes in a forward pass of the evaluated model: the method evaluates "

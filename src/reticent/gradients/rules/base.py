@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
 from torch.nn.utils import parametrize
 
 from reticent.errors import OptionError
+from reticent.gradients import kernels
 
 Grads = dict[str, Tensor]
 
 # Numbers in one intermediate result: what a CPU's cache holds, and what any device can spare.
 CACHED = 2**20
-AT_ONCE = 2**28
+AT_ONCE = 2**26
 
 
 class NoFastPathError(Exception):
@@ -63,6 +63,8 @@ class Rule:
     parameters: frozenset[str] = frozenset()
     #: whether written-out gradients are small, so that they are kept rather than computed twice
     small: bool = False
+    #: whether x and g are brought to single precision at least before the rule sees them
+    widens: bool = True
 
     def refuse(self, module: nn.Module) -> str | None:
         """Why this instance cannot be handled, or None."""
@@ -91,16 +93,35 @@ class Rule:
         self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]
     ) -> Grads:
         """Squared norms [B] of `per_example`."""
-        return {
-            role: grad.flatten(1).square().sum(1)
-            for role, grad in self.per_example(module, x, g, roles).items()
-        }
+        return {role: squares(grad) for role, grad in self.per_example(module, x, g, roles).items()}
 
     def weighted_sum(
         self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]
     ) -> Grads:
         """Sum of `per_example` over the batch; g already carries each example's factor."""
         return {role: grad.sum(0) for role, grad in self.per_example(module, x, g, roles).items()}
+
+    def prepared(
+        self, module: nn.Module, x: Tensor, g: Tensor, factors: Tensor, ours: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs, and g times the factors, for `weighted_sum`; a factor of 0 silences even NaN.
+
+        Both operands of a product are silenced: 0 times NaN is NaN. Where they are `ours` they may
+        be written to.
+        """
+        if ours and kernels.usable(g) and kernels.in_rows(g):
+            if not x.is_floating_point():
+                kernels.zero_rows(g, factors)
+                return x, g * _along(factors, g)
+            if kernels.usable(x) and kernels.in_rows(x):
+                kernels.zero_rows(x, factors)
+                kernels.zero_rows(g, factors)
+                return x, g * _along(factors, g)
+        keep = factors > 0
+        if all_known(keep):
+            return x, g * _along(factors, g)
+        g = torch.where(_along(keep, g), g * _along(factors, g), 0.0)
+        return torch.where(_along(keep, x), x, 0.0) if x.is_floating_point() else x, g
 
     def mass(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
         """Bounds [B] on the sum of the norms of the terms that `weighted_sum` adds up.
@@ -113,6 +134,14 @@ class Rule:
     def instantiates(self, module: nn.Module, x: Tensor, g: Tensor) -> bool:
         """Whether `squared_norms` writes the gradients out, so that they may as well be kept."""
         return self.small
+
+    def early(self, module: nn.Module, x: Tensor, g: Tensor, numbers: int) -> bool:
+        """Whether to write the gradients out, `numbers` per example, as soon as g is known.
+
+        They take hardly more memory than x and g, which are then let go.
+        """
+        given = x.shape[1:].numel() + g.shape[1:].numel()
+        return self.instantiates(module, x, g) and numbers <= 1.25 * given
 
     def concatenate(
         self, module: nn.Module, pairs: list[tuple[Tensor, Tensor]]
@@ -154,6 +183,18 @@ class Target:
         return tensor if self.whole else tensor[self.start : self.stop]
 
 
+class Place:
+    """Where in the graph the gradient of a watched tensor will appear."""
+
+    def __init__(self) -> None:
+        self.arrived: list[Callable[[Tensor], None]] = []
+
+    def __call__(self, g: Tensor) -> None:
+        """Called by autograd, once, with the whole gradient."""
+        for tell in self.arrived:
+            tell(g)
+
+
 @dataclass(eq=False)
 class Use:
     """One application of a layer's parameters, as seen in the recorded forward."""
@@ -163,10 +204,56 @@ class Use:
     name: str
     x: Tensor
     version: int
-    edges: tuple[GradientEdge, ...]  # several: one per time step, stacked along dimension 1
+    places: int  # several: one per time step, stacked along dimension 1
     targets: dict[str, Target]
+    alone: bool = False  # whether no other use has the same parameters
     g: Tensor | None = None
+    parts: dict[int, Tensor] = field(default_factory=dict)
     kept: Grads = field(default_factory=dict)
+
+    def numel(self, role: str) -> int:
+        """The size of one example's gradient."""
+        target = self.targets[role]
+        return target.of(target.parameter).numel()
+
+    def operands(self) -> tuple[Tensor, Tensor]:
+        """Input and output gradient, in the precision to compute with."""
+        assert self.g is not None
+        if not self.rule.widens:
+            return self.x, self.g
+        x, g = wide(self.x), wide(self.g)
+        if x.is_floating_point() and x.dtype != g.dtype:  # autocast ran the layer in half precision
+            dtype = torch.promote_types(x.dtype, g.dtype)
+            x, g = x.to(dtype), g.to(dtype)
+        return x, g
+
+    def written(self, roles: Collection[str]) -> Grads:
+        """Per-example gradients; an error names the module."""
+        try:
+            grads = self.rule.per_example(self.module, *self.operands(), roles)
+        except NoFastPathError as error:
+            raise NoFastPathError(
+                f"module {self.name!r} ({type(self.module).__name__}): {error}"
+            ) from error.__cause__
+        return {role: wide(grads[role]) for role in roles}
+
+    def receive(self, number: int, g: Tensor) -> None:
+        """Take the gradient of one of the outputs; let go of what is not needed any more."""
+        if self.places > 1:
+            self.parts[number] = g
+            return
+        self.g = g
+        if self.alone and self.rule.early(
+            self.module, self.x, g, sum(self.numel(role) for role in self.targets)
+        ):
+            with torch.no_grad(), torch.autocast(g.device.type, enabled=False):
+                self.keep(self.written(self.targets))
+
+    def keep(self, grads: Grads) -> None:
+        """Written-out gradients; what they were made of is let go."""
+        self.kept = {role: grads[role] for role in self.targets}
+        self.g = next(iter(self.kept.values())).new_empty(0)
+        self.x = self.g
 
 
 _RULES: dict[type[nn.Module], Rule] = {}
@@ -252,6 +339,34 @@ def joined(parts: list[Tensor]) -> Tensor:
 def per_position(x: Tensor) -> Tensor:
     """[B, ..., n] as [B, T, n]."""
     return x.flatten(1, -2) if x.ndim > 2 else x.unsqueeze(1)
+
+
+def _along(values: Tensor, like: Tensor) -> Tensor:
+    """[B] as [B, 1, ..., 1]."""
+    return values.view(-1, *(1 for _ in like.shape[1:]))
+
+
+def all_known(keep: Tensor) -> bool:
+    """Whether all are kept, where asking costs nothing: a device would have to be waited for."""
+    return keep.device.type == "cpu" and bool(keep.all())
+
+
+def sizes(values: Tensor) -> Tensor:
+    """Norms [B] of [B, ...], reading once, in whatever order they lie in memory."""
+    return torch.linalg.vector_norm(in_memory(values).flatten(1), dim=1)
+
+
+def squares(grads: Tensor) -> Tensor:
+    """Squared norms [B] of [B, ...]."""
+    return sizes(grads).square()
+
+
+def in_memory(values: Tensor) -> Tensor:
+    """[B, ...] with the other dimensions in the order of memory, so that `flatten` is a view."""
+    if values.is_contiguous():
+        return values
+    order = sorted(range(1, values.ndim), key=lambda d: values.stride(d), reverse=True)
+    return values.permute(0, *order)
 
 
 def wide(tensor: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ The weighted sum is the ordinary weight gradient with scaled output gradients.
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import product
 from math import prod
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from reticent.gradients import kernels, rounding
 from reticent.gradients.rules.base import (
     Grads,
     NoFastPathError,
@@ -29,8 +29,10 @@ from reticent.gradients.rules.base import (
     joined,
     pieces,
     register_rule,
+    sizes,
+    squares,
 )
-from reticent.gradients.rules.linear import gram_norms, writing_is_cheaper
+from reticent.gradients.rules.linear import allowing, gram_norms, writing_is_cheaper
 
 
 def _padded(conv: _ConvNd, x: Tensor) -> Tensor:
@@ -85,6 +87,8 @@ class ConvRule(Rule):
     def instantiates(self, module: nn.Module, x: Tensor, g: Tensor) -> bool:
         """Whether writing the gradients out is cheaper than the Gram matrices."""
         conv = cast(_ConvNd, module)
+        if kernels.takes_conv(conv, x, g):
+            return 2 * g.shape[2:].numel() ** 2 >= conv.weight.numel()
         inner = (x.shape[1] // conv.groups) * prod(conv.kernel_size)
         return writing_is_cheaper(g.shape[2:].numel(), inner, g.shape[1] // conv.groups)
 
@@ -95,27 +99,57 @@ class ConvRule(Rule):
         conv = cast(_ConvNd, module)
         norms: Grads = {}
         if "weight" in roles:
-            take = _written_norms if self.instantiates(module, x, g) else _gram_norms
-            norms["weight"] = joined([take(conv, a, b) for a, b in _pieces(conv, x, g)])
+            written = self.instantiates(module, x, g)
+            if written and kernels.takes_conv(conv, x, g):
+                norms["weight"] = kernels.conv_norms(conv, x, g)
+            else:
+                take = _written_norms if written else _gram_norms
+                parts = _pieces(conv, x, g, windows=written or not _by_pixels(conv, x, g))
+                norms["weight"] = joined([take(conv, a, b) for a, b in parts])
         if "bias" in roles:
-            norms["bias"] = g.flatten(2).sum(2).square().sum(1)
+            norms["bias"] = squares(g.flatten(2).sum(2))
         return norms
 
     def mass(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
-        """Σ_t ‖g_t‖‖u_t‖ over windows u, and Σ_t ‖g_t‖."""
+        """Σ_t ‖g_t‖‖u_t‖ over windows u is at most ‖g‖‖U‖; and Σ_t ‖g_t‖ at most ‖g‖√T.
+
+        A pixel lies in at most as many windows as the kernel has taps, or taps per stride where
+        they are next to each other.
+        """
         conv = cast(_ConvNd, module)
-        heights = _split(conv, g).norm(dim=2)  # [B, G, T]
-        sizes: Grads = {"bias": heights.sum((1, 2))} if "bias" in roles else {}
+        size = sizes(g)
+        found: Grads = {"bias": size * g.shape[2:].numel() ** 0.5} if "bias" in roles else {}
         if "weight" in roles:
-            sizes["weight"] = (_window_norms(conv, x, g) * heights).sum((1, 2))
-        return sizes
+            shapes = zip(conv.kernel_size, conv.stride, conv.dilation, strict=True)
+            often = prod(-(-k // s) if d == 1 else k for k, s, d in shapes)
+            seen = x if conv.padding_mode == "zeros" else _padded(conv, x)
+            found["weight"] = size * sizes(seen) * often**0.5
+        return found
+
+    def prepared(
+        self, module: nn.Module, x: Tensor, g: Tensor, factors: Tensor, ours: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Channels last, which the matrix units want: other layouts are turned on every call."""
+        if (
+            kernels.takes_conv(cast(_ConvNd, module), x, g)
+            and x.is_contiguous()
+            and g.is_contiguous()
+        ):
+            return (
+                kernels.channels_last(x, factors, scaled=False),
+                kernels.channels_last(g, factors, scaled=True),
+            )
+        return super().prepared(module, x, g, factors, ours)
 
     def per_example(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
         """G Uᵀ, group by group."""
         conv = cast(_ConvNd, module)
         grads: Grads = {}
         if "weight" in roles:
-            grads["weight"] = joined([_written(conv, a, b) for a, b in _pieces(conv, x, g)])
+            if kernels.takes_conv(conv, x, g):
+                grads["weight"] = kernels.conv_written(conv, x, g)
+            else:
+                grads["weight"] = joined([_written(conv, a, b) for a, b in _pieces(conv, x, g)])
         if "bias" in roles:
             grads["bias"] = g.flatten(2).sum(2)
         return grads
@@ -150,25 +184,14 @@ class ConvRule(Rule):
         return grads
 
 
-def _window_norms(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
-    """Norms of the windows, [B, G, T]: box sums of the pixels' squared norms, axis by axis."""
-    padded = _padded(conv, x)
-    energy = padded.reshape(x.shape[0] * conv.groups, -1, *padded.shape[2:]).square().sum(1)
-    for axis, taps in enumerate(conv.kernel_size):
-        length = (g.shape[2 + axis] - 1) * conv.stride[axis] + 1
-        every = (*(slice(None),) * (1 + axis), slice(None, None, conv.stride[axis]))
-        parts = [
-            energy.narrow(1 + axis, tap * conv.dilation[axis], length)[every] for tap in range(taps)
-        ]
-        energy = parts[0] if taps == 1 else parts[0] + parts[1]
-        for part in parts[2:]:
-            energy += part
-    return energy.reshape(x.shape[0], conv.groups, -1).sqrt()
-
-
-def _pieces(conv: _ConvNd, x: Tensor, g: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The batch in pieces, by the size of an example's windows."""
-    return pieces(x, g, x.shape[1] * prod(conv.kernel_size) * g.shape[2:].numel())
+def _pieces(
+    conv: _ConvNd, x: Tensor, g: Tensor, *, windows: bool = True
+) -> list[tuple[Tensor, Tensor]]:
+    """The batch in pieces, by the size of an example's windows or of its pixels' Gram matrices."""
+    if windows:
+        return pieces(x, g, x.shape[1] * prod(conv.kernel_size) * g.shape[2:].numel())
+    pixels = prod(size + a + b for size, a, b in _padded_sizes(conv, x))
+    return pieces(x, g, 2 * conv.groups * pixels**2)
 
 
 def _written(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
@@ -180,47 +203,60 @@ def _written(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
 
 def _written_norms(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
     """Squared norms [B] of the written-out gradients."""
-    return _written(conv, x, g).flatten(1).square().sum(1)
+    return squares(_written(conv, x, g))
 
 
 def _gram_norms(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
     """Squared norms [B] from Gram matrices."""
+    if kernels.takes_conv(conv, x, g) and _by_pixels(conv, x, g):
+        return _pixel_norms(conv, x, g)
     split = _split(conv, g)
     return gram_norms(_gram(conv, x, g), split.mT @ split).sum(1)
 
 
+def _pixel_norms(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
+    """The same from the Gram matrices of single pixels, shifted and added up in one kernel."""
+    flat, split = x.flatten(2).mT, g.flatten(2).mT  # views in either order of memory
+    with rounding.products_like_convolutions(x.device):
+        pixels, outer = flat @ flat.mT, split @ split.mT
+    return allowing(kernels.window_terms(conv, pixels, outer, x, g), outer.shape[1])
+
+
+def _by_pixels(conv: _ConvNd, x: Tensor, g: Tensor) -> bool:
+    """Whether the Gram matrix of windows is cheaper from that of single pixels."""
+    positions, taps = g.shape[2:].numel(), prod(conv.kernel_size)
+    pixels = prod(size + a + b for size, a, b in _padded_sizes(conv, x))
+    channels = x.shape[1] // conv.groups
+    # Multiplications of either way; the shifted sums are bound by memory, hence the weight of 8.
+    return pixels**2 * channels + 8 * taps * positions**2 < positions**2 * channels * taps
+
+
 def _gram(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
     """Gram matrices of the windows, [B, G, T, T]."""
-    batch, groups = x.shape[0], conv.groups
-    kernel, output = conv.kernel_size, tuple(g.shape[2:])
-    sizes = [s + a + b for s, a, b in _padded_sizes(conv, x)]
-    positions, pixels, taps = prod(output), prod(sizes), prod(kernel)
-    channels = x.shape[1] // groups
-    # Multiplications of either way; the shifted sums are bound by memory, hence the weight of 8.
-    if pixels**2 * channels + 8 * taps * positions**2 >= positions**2 * channels * taps:
-        windows = _windows(conv, x, g).reshape(batch, groups, -1, positions)
-        return windows.mT @ windows
-    return _pixel_gram(conv, x, g)
+    if _by_pixels(conv, x, g):
+        return _pixel_gram(conv, x, g)
+    windows = _windows(conv, x, g).reshape(x.shape[0], conv.groups, -1, g.shape[2:].numel())
+    return windows.mT @ windows
 
 
 def _pixel_gram(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
-    """The same from the pixels' Gram matrices: shifted copies, one per tap of the kernel."""
-    batch, groups = x.shape[0], conv.groups
-    output = tuple(g.shape[2:])
+    """The same from the pixels' Gram matrices: shifted copies are added up, axis by axis."""
+    batch, groups, dims = x.shape[0], conv.groups, len(conv.kernel_size)
     padded = _padded(conv, x)
-    sizes, positions = padded.shape[2:], prod(output)
+    sizes, positions = padded.shape[2:], g.shape[2:].numel()
     flat = padded.reshape(batch, groups, x.shape[1] // groups, -1)
-    single = (flat.mT @ flat).reshape(batch * groups, *sizes, *sizes)
-    total: Tensor | None = None
-    for shift in product(*(range(k) for k in conv.kernel_size)):
-        cut = tuple(
-            slice(k * d, k * d + (n - 1) * s + 1, s)
-            for k, d, n, s in zip(shift, conv.dilation, output, conv.stride, strict=True)
-        )
-        both = (slice(None), *cut, *cut)
-        part = single[both]
-        total = part.clone() if total is None else total.add_(part)
-    assert total is not None
+    total = (flat.mT @ flat).reshape(batch * groups, *sizes, *sizes)
+    for axis, taps in enumerate(conv.kernel_size):
+        gap, step, length = conv.dilation[axis], conv.stride[axis], g.shape[2 + axis]
+        parts = []
+        for tap in range(taps):
+            cut = slice(tap * gap, tap * gap + (length - 1) * step + 1, step)
+            every: list[slice] = [slice(None)] * (1 + 2 * dims)
+            every[1 + axis] = every[1 + dims + axis] = cut
+            parts.append(total[tuple(every)])
+        total = parts[0] if taps == 1 else parts[0] + parts[1]
+        for part in parts[2:]:
+            total += part
     return total.reshape(batch, groups, positions, positions)
 
 

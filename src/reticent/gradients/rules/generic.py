@@ -52,6 +52,11 @@ class GenericRule(Rule):
     """x is [B, ...], g is [B, ...]; the roles are the parameters' names in the subtree."""
 
     small = True
+    widens = False
+
+    def early(self, module: nn.Module, x: Tensor, g: Tensor, numbers: int) -> bool:
+        """Not while another backward pass is under way."""
+        return False
 
     def argument(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Exactly one tensor, given by position, so that it can be given again."""

@@ -16,6 +16,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
+from reticent.gradients import kernels
 from reticent.gradients.rules.base import (
     Grads,
     Rule,
@@ -34,11 +35,19 @@ def gram_norms(left: Tensor, right: Tensor) -> Tensor:
     last place of Σ|left·right|, so that much is added: the norm errs to the safe side. Squares too
     small to represent are made up for in the same way (see `outer_norms`), through the traces.
     """
+    if left.ndim == 3 and kernels.usable(left, right):
+        return allowing(kernels.gram_terms(left, right), left.shape[-1])
     terms = left * right
+    traces = left.diagonal(0, -2, -1).sum(-1) + right.diagonal(0, -2, -1).sum(-1)
+    sums = (terms.sum((-2, -1)), terms.abs().sum((-2, -1)), traces)
+    return allowing(torch.stack(sums, -1), left.shape[-1])
+
+
+def allowing(terms: Tensor, positions: int) -> Tensor:
+    """Norms from (sum, sum of sizes, traces) of the products, with the allowance."""
+    total, sizes, traces = terms.unbind(-1)
     number = torch.finfo(terms.dtype)
-    lost = left.diagonal(0, -2, -1).sum(-1) + right.diagonal(0, -2, -1).sum(-1)
-    error = 4 * number.eps * terms.abs().sum((-2, -1)) + number.tiny * left.shape[-1] * lost
-    return terms.sum((-2, -1)).clamp(min=0) + error
+    return total.clamp(min=0) + 4 * number.eps * sizes + number.tiny * positions * traces
 
 
 def outer_norms(a: Tensor, g: Tensor) -> Tensor:

@@ -10,11 +10,22 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from reticent.gradients.rules.base import Grads, NoFastPathError, Rule, register_rule, wide
+from reticent.gradients import kernels
+from reticent.gradients.rules.base import (
+    CompositeRule,
+    Grads,
+    NoFastPathError,
+    Rule,
+    Target,
+    Use,
+    register_rule,
+    wide,
+)
 
 
 class NormRule(Rule):
@@ -50,8 +61,24 @@ class NormRule(Rule):
         between = tuple(range(1, product.ndim - inner))
         return product.sum(between) if between else product
 
+    def in_one_pass(self, module: nn.Module, x: Tensor, g: Tensor) -> Grads | None:
+        """Both gradients from one kernel, where there is one."""
+        if not isinstance(module, nn.LayerNorm) or len(module.normalized_shape) != 1:
+            return None
+        if x.ndim < 3 or not kernels.takes_layer_norm(x, g):
+            return None
+        weight, bias = kernels.layer_norm_grads(x, g, module.eps)
+        return {"weight": weight, "bias": bias}
+
+    def early(self, module: nn.Module, x: Tensor, g: Tensor, numbers: int) -> bool:
+        """Always: they are as small as the parameters."""
+        return True
+
     def per_example(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
         """Σ g·x̂ and Σ g."""
+        both = self.in_one_pass(module, x, g)
+        if both is not None:
+            return {role: both[role] for role in roles}
         grads: Grads = {}
         if "weight" in roles:
             grads["weight"] = self.reduce(module, g * self.normalised(module, x))
@@ -91,7 +118,63 @@ class ChannelNormRule(NormRule):
         return product.flatten(2).sum(2) if product.ndim > 2 else product
 
 
+class _Group(torch.autograd.Function):
+    """Group norm by kernels of our own, which give the per-example gradients on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, seed: Tensor, module: nn.GroupNorm, box: list[Use]) -> Tensor:
+        """`box` will hold the use, once it is recorded."""
+        y, means, scales = kernels.group_norm(
+            x, module.weight, module.bias, module.num_groups, module.eps
+        )
+        ctx.save_for_backward(x, means, scales)
+        ctx.module, ctx.box = module, box
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        """Hand the use what it needs."""
+        x, means, scales = ctx.saved_tensors
+        dx, weights, biases = kernels.group_norm_back(
+            x,
+            grads[0],
+            ctx.module.weight,
+            means,
+            scales,
+            ctx.module.num_groups,
+            wanted=ctx.needs_input_grad[0],
+        )
+        for use in ctx.box:
+            if use.alone:
+                use.keep({"weight": weights, "bias": biases})
+            else:
+                use.g = grads[0]
+        return dx, None, None, None
+
+
+class GroupNormRule(ChannelNormRule, CompositeRule):
+    """`GroupNorm`: one kernel forward and one back on a GPU, PyTorch's own elsewhere."""
+
+    def forward(self, module: nn.Module, tape: Any, *args: Any, **kwargs: Any) -> Any:
+        """The layer's output, recorded."""
+        group = cast(nn.GroupNorm, module)
+        x = self.argument(module, args, kwargs)
+        targets = {n: Target(p) for n, p in group.named_parameters() if p is not None}
+        both = len(targets) == 2 and torch.is_grad_enabled()
+        if both and group.weight.dtype == x.dtype and kernels.takes_group_norm(x, group.num_groups):
+            box: list[Use] = []
+            y = cast(Tensor, _Group.apply(x, tape.seed(x.device), group, box))
+            use = tape.record(tape.unit, self, x, [], targets)
+            box += [] if use is None else [use]
+            return y
+        y = F.group_norm(x, group.num_groups, group.weight, group.bias, group.eps)
+        y, place = tape.watch(y)
+        tape.record(tape.unit, self, x, [place], targets)
+        return y
+
+
 for _kind in (nn.LayerNorm, nn.RMSNorm):
     register_rule(_kind, NormRule())
-for _channel_kind in (nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d):
+register_rule(nn.GroupNorm, GroupNormRule())
+for _channel_kind in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d):
     register_rule(_channel_kind, ChannelNormRule())

@@ -1,0 +1,190 @@
+"""Sums and losses of one model, again and again: prepared once, then as fast as the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from reticent.gradients import layouts, rounding
+from reticent.gradients.batches import batch_size, call, trainable
+from reticent.gradients.capturing import Captured
+from reticent.gradients.clipping import Clipping, as_clipping
+from reticent.gradients.engine import bounds_of, clipped_sum, summed
+from reticent.gradients.isolating import changed_by
+from reticent.gradients.losses import LossFn, per_example_losses
+from reticent.gradients.sums import ClippedSum, accumulators
+
+
+class _Repeated:
+    """A model's graphs, and when they can be used."""
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
+        self.model = model
+        self.loss_fn = loss_fn
+        #: why graphs are not used on a device that has them
+        self.reason = ""
+        self._captured: dict[Hashable, Captured] = {}
+        self._watched = False
+
+    def _replays(self, inputs: Any, targets: Any) -> bool:
+        """Whether this call can come from a graph."""
+        leaves = tree_flatten((inputs, targets))[0]
+        if not all(isinstance(leaf, Tensor) and leaf.device.type == "cuda" for leaf in leaves):
+            return False
+        if batch_size(inputs, targets) == 0 or not self._on(leaves[0].device):
+            return False
+        if not self._watched:
+            self._watched = True
+            changed = changed_by(self.model, inputs)
+            if changed:
+                self.reason = f"{changed[0]!r} changes with every forward pass"
+        return not self.reason
+
+    def _on(self, device: torch.device) -> bool:
+        return all(p.device == device for p in self.model.parameters())
+
+    def _run(
+        self, leaves: Sequence[Tensor], style: Hashable, make: Callable[[], Callable[..., Any]]
+    ) -> list[Tensor]:
+        """Replay the graph of this style and of the state the model is in."""
+        captured = self._captured.get(style)
+        if captured is None:
+            captured = self._captured[style] = Captured(make())
+        held = (*self.model.parameters(), *self.model.buffers())
+        key = (
+            tuple((t.data_ptr(), t.requires_grad) for t in held),
+            tuple(module.training for module in self.model.modules()),
+            frozenset(rounding.allowed(leaves[0].device)),
+            torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        )
+        results = captured(*leaves, key=key)
+        self.reason = captured.reason
+        return results
+
+
+class RepeatedSum(_Repeated):
+    """`clipped_sum` of one model and loss, for a training's many batches.
+
+    On a CUDA device each shape of batch is recorded as a graph and replayed, which takes the host
+    out of the way; elsewhere, and for models that cannot be recorded (`.reason` says why), this is
+    `clipped_sum`. Bounds may change from call to call. Batches of many sizes should be padded to a
+    few, with a `mask`.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 2)
+    >>> repeated = RepeatedSum(model, torch.nn.CrossEntropyLoss())
+    >>> x, y = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    >>> repeated(x, y, clip=0.1).sensitivity
+    0.1
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        clip: float | Clipping = 1.0,
+        *,
+        path: str = "auto",
+    ) -> None:
+        super().__init__(model, loss_fn)
+        self.clip = clip
+        self.path = path
+        self._bounds: tuple[Any, Tensor] | None = None
+        self._last: bool | None = None  # whether images are given channels last; not known yet
+        self._taken = ("fast", "")
+
+    def __call__(
+        self,
+        inputs: Any,
+        targets: Any,
+        mask: Tensor | None = None,
+        *,
+        clip: float | Clipping | None = None,
+    ) -> ClippedSum:
+        """The sum over these examples; the arguments are those of `clipped_sum`."""
+        clipping = as_clipping(self.clip if clip is None else clip)
+        if not self._replays(inputs, targets):
+            return clipped_sum(
+                self.model, self.loss_fn, inputs, targets, clipping, path=self.path, mask=mask
+            )
+        leaves, spec = tree_flatten((inputs, targets))
+        parameters = trainable(self.model)
+        device = leaves[0].device
+        if self._last is None:
+            self._last = layouts.gains(self.model) and layouts.fits(
+                self.model, self.loss_fn, inputs, targets
+            )
+        if mask is None:
+            mask = torch.ones(batch_size(inputs, targets), dtype=torch.bool, device=device)
+        bounds = self._bounds_on(device, clipping, parameters)
+        style = (type(clipping), getattr(clipping, "gamma", None), repr(spec))
+        flat, norms, losses, nonfinite = self._run(
+            [*leaves, mask, bounds], style, lambda: self._function(spec, clipping)
+        )
+        return ClippedSum(
+            accumulators(parameters, flat),
+            norms,
+            clipping.sensitivity,
+            nonfinite,
+            losses,
+            *self._taken,
+            buffer=flat,
+        )
+
+    def _bounds_on(
+        self, device: torch.device, clipping: Clipping, parameters: dict[str, Tensor]
+    ) -> Tensor:
+        """The bounds where the graph reads them; sent there only when they change."""
+        wanted = (*bounds_of(clipping, parameters), device)
+        if self._bounds is None or self._bounds[0] != wanted:
+            sent = torch.tensor(wanted[0], dtype=wanted[1]).to(device, non_blocking=True)
+            self._bounds = (wanted, sent)
+        return self._bounds[1]
+
+    def _function(self, spec: Any, clipping: Clipping) -> Callable[..., Any]:
+        """What is recorded: from tensors to tensors, the bounds among them."""
+
+        def compute(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            *leaves, mask, bounds = tensors
+            inputs, targets = tree_unflatten(leaves, spec)
+            inputs = layouts.channels_last(inputs) if self._last else inputs
+            count = sum(p.numel() for p in trainable(self.model).values())
+            flat = torch.zeros(count, dtype=bounds.dtype, device=mask.device)
+            total = summed(
+                self.model,
+                self.loss_fn,
+                inputs,
+                targets,
+                clipping,
+                path=self.path,
+                mask=mask,
+                out=flat,
+                bounds=bounds,
+            )
+            self._taken = (total.path, total.reason)
+            return flat, total.norms, total.losses, total.nonfinite
+
+        return compute
+
+
+class RepeatedLosses(_Repeated):
+    """Losses [B] of one model, without gradients, in the mode it is in."""
+
+    @torch.no_grad()
+    def __call__(self, inputs: Any, targets: Any) -> Tensor:
+        """The losses of these examples."""
+        if not self._replays(inputs, targets):
+            return self._losses(inputs, targets)
+        leaves, spec = tree_flatten((inputs, targets))
+
+        def compute(*tensors: Tensor) -> tuple[Tensor]:
+            return (self._losses(*tree_unflatten(list(tensors), spec)),)
+
+        return self._run(leaves, repr(spec), lambda: compute)[0]
+
+    def _losses(self, inputs: Any, targets: Any) -> Tensor:
+        return per_example_losses(self.loss_fn, call(self.model, inputs), targets).detach()

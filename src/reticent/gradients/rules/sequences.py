@@ -1,0 +1,127 @@
+"""Sequences [B, T, G] of each direction, and the memory [T, D, B, G] a recursion walks through.
+
+There, step 0 of the reverse direction is the last of its sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reticent.gradients.rules.base import AT_ONCE, CACHED
+
+
+class Inputs(NamedTuple):
+    """The inputs' pre-activations [B, T, G] of each direction, or what to compute them from.
+
+    Where x [B, T, I], W_ih [D, G, I] and its bias are given, `parts` only have the shape:
+    pre-activations computed a few steps at a time never leave the CPU's cache.
+    """
+
+    parts: Sequence[Tensor]
+    x: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def at(self, some: slice) -> Sequence[Tensor]:
+        """Some steps [n, B, G] of each direction, without `bias`."""
+        if self.x is None or self.weight is None:
+            return taken(self.parts, some)
+        both = torch.stack(taken([self.x] * len(self.parts), some))
+        found = torch.bmm(both.flatten(1, 2), self.weight.mT)
+        return found.unflatten(1, both.shape[1:3]).unbind()
+
+    def with_own(self, bias: Tensor | None) -> Tensor | None:
+        """A bias to add to what `at` gives, together with the inputs' own if that is missing."""
+        return bias if self.bias is None or bias is None else bias + self.bias
+
+
+def blocks(whole: Tensor) -> Iterator[slice]:
+    """Runs of steps of [T, D, B, G], on the CPU as long as its cache holds.
+
+    Temporary results then stay in the cache, and memory that was just used is used again.
+    """
+    limit = CACHED // 4 if whole.device.type == "cpu" else AT_ONCE
+    length = max(1, limit // max(whole[0].numel(), 1))
+    for start in range(0, len(whole), length):
+        yield slice(start, min(start + length, len(whole)))
+
+
+def steps(some: slice) -> range:
+    """The numbers of a run of steps."""
+    return range(some.start, some.stop)
+
+
+def empty(parts: Sequence[Tensor]) -> Tensor:
+    """Memory [T, D, B, G] for [B, T, G] of each direction."""
+    batch, length, width = parts[0].shape
+    return parts[0].new_empty(length, len(parts), batch, width)
+
+
+def taken(parts: Sequence[Tensor], some: slice) -> list[Tensor]:
+    """Some steps [n, B, G] of each direction."""
+    found: list[Tensor] = []
+    for d, part in enumerate(parts):
+        own, length = part.transpose(0, 1), part.shape[1]
+        found.append(own[length - some.stop : length - some.start].flip(0) if d else own[some])
+    return found
+
+
+def put(
+    whole: Tensor, owns: Sequence[Tensor], bias: Tensor | None = None, shared: int | None = None
+) -> None:
+    """Write steps [n, B, G] of each direction to [n, D, B, G], plus bias [D, G].
+
+    With `shared`, only so many columns are taken, and the bias stands alone in the others.
+    """
+    for d, own in enumerate(owns):
+        place, own = whole[:, d, :, :shared], own[..., :shared]
+        if bias is None:
+            place.copy_(own)
+        else:
+            torch.add(own, bias[d, :shared], out=place)
+    if shared is not None:
+        whole[..., shared:] = 0.0 if bias is None else bias[:, None, shared:]
+
+
+def filled(
+    parts: Sequence[Tensor], bias: Tensor | None = None, shared: int | None = None
+) -> Tensor:
+    """All steps."""
+    whole = empty(parts)
+    for some in blocks(whole):
+        put(whole[some], taken(parts, some), bias, shared)
+    return whole
+
+
+def like(whole: Tensor) -> list[Tensor]:
+    """Memory [B, T, G] for each direction."""
+    length, directions, batch, width = whole.shape
+    return [whole.new_empty(batch, length, width) for _ in range(directions)]
+
+
+def give(parts: list[Tensor], some: slice, whole: Tensor) -> None:
+    """Some steps the other way."""
+    for d, (part, own) in enumerate(zip(parts, whole.unbind(1), strict=True)):
+        length = part.shape[1]
+        place = part[:, length - some.stop : length - some.start] if d else part[:, some]
+        place.copy_((own.flip(0) if d else own).transpose(0, 1))
+
+
+def given(whole: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """All steps of [T, D, B, G], or of T tensors [D, B, G], as [B, T, G] for each direction."""
+    whole = whole if isinstance(whole, Tensor) else torch.stack(list(whole))
+    parts = like(whole)
+    for some in blocks(whole):
+        give(parts, some, whole[some])
+    return parts
+
+
+def room(first: Tensor, steps: int) -> Tensor:
+    """Memory for a state before, between and after the steps."""
+    states = first.new_empty(steps + 1, *first.shape)
+    states[0] = first
+    return states
