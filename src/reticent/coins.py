@@ -42,6 +42,8 @@ class Coins:
         self._key = key
         self.seeded = seeded
         self._claimed = False
+        # one per device, seeded anew for every draw: making one takes longer than drawing
+        self._generators: dict[torch.device, torch.Generator] = {}
 
     @classmethod
     def fresh(cls) -> Coins:
@@ -80,10 +82,11 @@ class Coins:
     def _torch(
         self, stream: str, counters: tuple[int, ...], device: torch.device
     ) -> torch.Generator:
-        generator = torch.Generator(device)
-        # manual_seed takes a signed 64-bit integer
-        generator.manual_seed(self._derive(stream, counters, 8) - 2**63)
-        return generator
+        generator = self._generators.get(device)
+        if generator is None:
+            generator = self._generators[device] = torch.Generator(device)
+        # manual_seed takes a signed 64-bit integer, and starts the generator over
+        return generator.manual_seed(self._derive(stream, counters, 8) - 2**63)
 
     def normal(
         self,
@@ -110,11 +113,16 @@ class Coins:
         device: torch.device | str = "cpu",
     ) -> torch.Tensor:
         """Draws k / 2**53 with k uniform on 0 .. 2**53 - 1, as float64."""
-        device = torch.device(device)
-        if device.type == "cpu":
-            return torch.from_numpy(np.asarray(self._numpy(stream, counters).random(shape)))
-        generator = self._torch(stream, counters, device)
-        return torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+        out = torch.empty(shape, dtype=torch.float64, device=device)
+        self.uniform_into(out, stream, *counters)
+        return out
+
+    def uniform_into(self, out: torch.Tensor, stream: str, *counters: int) -> None:
+        """The same draws, written over a contiguous float64 tensor."""
+        if out.device.type == "cpu":
+            self._numpy(stream, counters).random(out=out.numpy())
+        else:
+            out.uniform_(generator=self._torch(stream, counters, out.device))
 
     def seed(self, stream: str, *counters: int) -> int:
         """A 63-bit seed at address (stream, counters), for code that wants an integer."""

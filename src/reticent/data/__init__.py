@@ -2,13 +2,14 @@
 
 from reticent.data.catalog import CATALOG, Entry, lookup, names
 from reticent.data.datasets import Location, Splits, get, load, locate
-from reticent.data.records import DatasetRecords, Records, TensorRecords, as_records
+from reticent.data.records import DatasetRecords, HostRecords, Records, TensorRecords, as_records
 from reticent.data.sampling import poisson_draw
 
 __all__ = [
     "CATALOG",
     "DatasetRecords",
     "Entry",
+    "HostRecords",
     "Location",
     "Records",
     "Splits",

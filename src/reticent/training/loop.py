@@ -16,6 +16,7 @@ from reticent.methods.base import Method, Price
 from reticent.privacy import Budget, Ledger
 from reticent.training.checkpoint import CHECKPOINT, write_checkpoint
 from reticent.training.evaluation import Evaluation, Metrics, averaged_weights
+from reticent.training.memory import explain_shortage, peak_memory, ran_out
 from reticent.training.result import Result
 from reticent.training.run import Run
 
@@ -71,12 +72,15 @@ class Training:
         folder: Path | None,
         checkpoint_every: float,
         config: dict[str, Any],
+        piece_memory_bytes: int | None = None,
     ) -> None:
         self.run = run
+        run.releases = steps
         self.method = method
         self.steps = steps
         self.budget = budget
         self.config = config
+        self.piece_memory_bytes = piece_memory_bytes
         self.metrics: list[dict[str, float]] = []
         self._evaluation = evaluation
         self._every = every
@@ -96,6 +100,11 @@ class Training:
         """Time spent on this training, earlier sittings included."""
         return self._seconds + time.monotonic() - self._started
 
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The most memory taken so far. Private: it depends on how many records were drawn."""
+        return peak_memory(self.run.device)
+
     def __iter__(self) -> Iterator[Release]:
         if self._result is not None:
             raise RuntimeError("this training is finished; its model carries the result")
@@ -111,7 +120,12 @@ class Training:
             ledger.pay(self._price)  # before anything is released
             run.begin_release()
             self._failed, step = True, run.state.step
-            self.method.release(run)
+            try:
+                self.method.release(run)
+            except Exception as error:
+                if ran_out(error):
+                    raise explain_shortage(error, step, run.microbatch) from error
+                raise
             if run.state.step != step + 1:  # or the next release would draw the same coins
                 raise RuntimeError(f"{self.method.name} did not step exactly once in a release")
             self._failed = False
@@ -175,6 +189,8 @@ class Training:
             metrics=self.metrics,
             seconds=None if self.method.timing_is_private else self.seconds,
             config=self.config,
+            microbatch=self.run.microbatch,
+            piece_memory_bytes=self.piece_memory_bytes,
         )
         if self._folder is not None:
             self._result.save(self._folder)
@@ -234,6 +250,7 @@ class Training:
             "average": None if self.run.state.average is None else self.run.state.average.decay,
             "device": self.run.device.type,
             "path": self.run.path,
+            "precision": self.run.precision,
             "microbatch": self.run.microbatch,
             "model": repr(self.run.model),
             "frozen parts": self._frozen,
@@ -258,6 +275,7 @@ class Training:
                 "ledger": run.ledger.to_json(),
                 "coins": {"key": run.coins.secret().hex(), "seeded": run.coins.seeded},
                 "metrics": self.metrics,
+                "piece_memory_bytes": self.piece_memory_bytes,
                 "seconds": self.seconds,
                 # dropout and the like draw from the global generators
                 "generator": torch.get_rng_state(),

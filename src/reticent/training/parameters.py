@@ -40,8 +40,14 @@ class FlatParameters:
         values = torch.cat([p.detach().reshape(-1) for _, p in named])
         self.flat = nn.Parameter(values)
         self.flat.grad = torch.zeros_like(values)
+        # of every parameter: where its values lie in the buffer, and its part of the gradient
+        self._places: list[tuple[str, nn.Parameter, int, torch.Tensor]] = []
         for name, parameter in named:
-            parameter.data = values[self.spans[name]].view(parameter.shape)
+            span = self.spans[name]
+            parameter.data = values[span].view(parameter.shape)
+            gradient = self.flat.grad[span].view(parameter.shape)
+            offset = span.start * values.element_size()
+            self._places.append((name, parameter, offset, gradient))
 
     @property
     def values(self) -> torch.Tensor:
@@ -51,16 +57,17 @@ class FlatParameters:
     def set_gradient(self, gradient: torch.Tensor) -> None:
         """Give the optimizer this gradient, whether it holds the flat parameter or the views."""
         assert self.flat.grad is not None
-        start, width = self.flat.data_ptr(), self.flat.element_size()
-        for name, parameter in self.named.items():
-            if parameter.data_ptr() != start + width * self.spans[name].start:
+        start = self.flat.data_ptr()
+        for name, parameter, offset, _ in self._places:
+            if parameter.data_ptr() != start + offset:
                 raise ModelError(
                     f"parameter {name!r} was given other storage during training (by assigning to "
                     ".data, or moving the model); change it in place instead"
                 )
         self.flat.grad.copy_(gradient)
-        for name, parameter in self.named.items():
-            parameter.grad = self.flat.grad[self.spans[name]].view(parameter.shape)
+        for _, parameter, _, part in self._places:
+            if parameter.grad is not part:
+                parameter.grad = part
 
     def release_gradients(self) -> None:
         """Leave no gradient behind on the model."""

@@ -48,6 +48,10 @@ class Result:
     metrics: list[dict[str, float]]
     seconds: float | None
     config: dict[str, Any] = field(default_factory=dict)
+    microbatch: int | None = None
+    # Of a piece of made-up records, from before the run: the peak of the run itself depends on how
+    # many records were drawn, which is private.
+    piece_memory_bytes: int | None = None
     versions: dict[str, str] = field(default_factory=versions)
 
     @property
@@ -83,6 +87,8 @@ class Result:
             ],
             # null where the running time is private
             "seconds": None if self.seconds is None else round(self.seconds),
+            "microbatch": self.microbatch,
+            "piece_memory_bytes": self.piece_memory_bytes,
             "config": self.config,
             "versions": self.versions,
             "ledger": self.ledger.to_json(),

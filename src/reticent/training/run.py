@@ -6,6 +6,7 @@ the release, the trial and the stream, and no address is used twice.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,14 +17,20 @@ from torch import nn
 
 from reticent import gradients
 from reticent.coins import Coins
-from reticent.data.records import Records, fingerprint
-from reticent.data.sampling import poisson_draws
+from reticent.data.ahead import DrawsAhead
+from reticent.data.records import Batch, Records, fingerprint
+from reticent.data.sampling import Draws
 from reticent.errors import DataError
 from reticent.gradients import Clipping
 from reticent.privacy import Ledger, noisy
 from reticent.training.state import State
 
 LossFn = Callable[[Any, Any], torch.Tensor]
+
+
+def rounder(count: int) -> int:
+    """The next number with at most five significant bits: at most a sixteenth more."""
+    return count + -count % (1 << max(count.bit_length() - 5, 0))
 
 
 @contextmanager
@@ -83,6 +90,7 @@ class Run:
         device: torch.device,
         microbatch: int,
         path: str = "auto",
+        precision: str | None = None,
     ) -> None:
         self.model = model
         self.records = records
@@ -94,11 +102,20 @@ class Run:
         self.device = device
         self.microbatch = microbatch
         self.path = path
+        self.precision = precision
+        self._sums = gradients.RepeatedSum(model, loss_fn, path=path)
+        self._losses = gradients.RepeatedLosses(model, loss_fn)
         self.release = 0
         self.trial = 0
+        self.releases: int | None = None  # how many there will be, if that is known
         # what a method saw on its way, for the eyes of whoever holds the records; None: not kept
         self.diagnostics: list[dict[str, float]] | None = None
         self._drawn: set[tuple[str, int]] = set()
+        self._ahead = DrawsAhead(
+            device,
+            records.indices_on,
+            guess=device.type != "cpu" or records.fetches_ahead,
+        )
 
     def _address(self, stream: str, later: int = 0) -> tuple[int, int]:
         trial = self.trial + later
@@ -131,21 +148,34 @@ class Run:
         return self.samples(rate, stream, 1)[0]
 
     def samples(self, rate: float, stream: str, count: int) -> list[torch.Tensor]:
-        """The draws of this trial and of the next `count` - 1, with one wait for the device."""
-        addresses = [self._address(stream, later) for later in range(count)]
-        return poisson_draws(
-            self.records.n, rate, self.coins, stream, addresses, device=self.device
+        """The draws of this trial and of the next `count` - 1, with one wait for the device.
+
+        The indices lie where the records are. The next release's draws are enqueued now if they can
+        be guessed; only what is asked for here counts as drawn.
+        """
+        for later in range(count):
+            self._address(stream, later)
+        return self._ahead.take(
+            self.coins,
+            self.records.n,
+            rate,
+            stream,
+            self.release,
+            self.trial,
+            count,
+            last=self.releases is not None and self.release + 1 >= self.releases,
         )
 
     def clipped_sums(self, draws: list[torch.Tensor], clipping: Clipping) -> list[RecordSum]:
         """The sum of each draw, from as few passes as one draw takes: for small models."""
         sizes = [len(draw) for draw in draws]
-        if not sum(sizes) or sum(sizes) > 1.25 * self.microbatch * len(draws):
+        replayed = self.device.type == "cuda" and not self._sums.reason  # nothing to save then
+        if replayed or not sum(sizes) or sum(sizes) > 1.25 * self.microbatch * len(draws):
             return [self._clipped_sum(draw, clipping, later) for later, draw in enumerate(draws)]
         drawn, mask = self._padded(torch.cat(draws))
         sizes += [] if mask is None else [len(drawn) - sum(sizes)]  # a sum that nobody asks for
         inputs, targets = self.records.fetch(drawn)
-        with self._model_coins("model", 0, 0), _naming_records():
+        with self._computing("model", 0, 0):
             sums = gradients.clipped_sums(
                 self.model, self.loss_fn, inputs, targets, clipping, sizes, path=self.path
             )
@@ -160,12 +190,43 @@ class Run:
         A Poisson batch has a new size each time, and the libraries below prepare for every size
         anew, which takes longer than the work on a few records more.
         """
-        count = len(indices)
-        extra = 0 if self.device.type == "cpu" else -count % (1 << max(count.bit_length() - 5, 0))
-        if not extra:
+        count, rounded = len(indices), self._rounded(indices)
+        if rounded is indices:
             return indices, None
-        mask = torch.arange(count + extra, device=self.device) < count
-        return torch.cat([indices, indices.new_zeros(extra)]), mask
+        return rounded, torch.arange(len(rounded), device=self.device) < count
+
+    def _rounded(self, indices: torch.Tensor) -> torch.Tensor:
+        extra = 0 if self.device.type == "cpu" else rounder(len(indices)) - len(indices)
+        return torch.cat([indices, indices.new_zeros(extra)]) if extra else indices
+
+    def _pieces(self, indices: torch.Tensor) -> Iterator[tuple[Batch, torch.Tensor | None, int]]:
+        """The records in physical pieces: a batch, which of it count, and how many.
+
+        Records that fetch ahead are told of the piece to come, after the last one of a draw of the
+        first piece of the next release's.
+        """
+        pieces = indices.split(self._piece(len(indices))) if len(indices) else ()
+        for number, piece in enumerate(pieces):
+            drawn, mask = self._padded(piece)
+            batch = self.records.fetch(drawn)
+            if self.records.fetches_ahead:
+                if number + 1 < len(pieces):
+                    self.records.expect(functools.partial(self._rounded, pieces[number + 1]))
+                elif (draws := self._ahead.after(indices)) is not None:
+                    self.records.expect(functools.partial(self._first_piece, draws))
+            yield batch, mask, len(piece)
+
+    def _first_piece(self, draws: Draws) -> torch.Tensor | None:
+        drawn = draws.early()
+        if drawn is None or not len(drawn[0]):
+            return None
+        return self._rounded(drawn[0][: self._piece(len(drawn[0]))])
+
+    def _piece(self, count: int) -> int:
+        """How many at once; on a device pieces of about one size, which is prepared for once."""
+        if self.device.type == "cpu":
+            return self.microbatch
+        return -(-count // -(-count // self.microbatch))
 
     def clipped_sum(
         self, indices: torch.Tensor, clipping: Clipping, stream: str = "model"
@@ -180,34 +241,34 @@ class Run:
         self, indices: torch.Tensor, clipping: Clipping, later: int, stream: str = "model"
     ) -> RecordSum:
         values = self.state.parameters.values
-        # Double precision: adding up many pieces in single would let rounding, which one record
-        # can shift, grow with the batch. The noise is drawn and added in double too.
-        total = torch.zeros_like(values, dtype=torch.float64)
-        pieces = []
-        for number, piece in enumerate(indices.split(self.microbatch) if len(indices) else ()):
-            drawn, mask = self._padded(piece)
-            inputs, targets = self.records.fetch(drawn)
-            with self._model_coins(stream, later, number), _naming_records():
-                part = gradients.clipped_sum(
-                    self.model,
-                    self.loss_fn,
-                    inputs,
-                    targets,
-                    clipping,
-                    path=self.path,
-                    mask=mask,
-                )
-            total += part.flat()
-            count = len(piece)
-            pieces.append((part.norms[:count], part.losses[:count], part.nonfinite))
-        empty = values.new_zeros(0)
+        total: torch.Tensor | None = None
+        parts = []
+        for number, (batch, mask, count) in enumerate(self._pieces(indices)):
+            with self._computing(stream, later, number):
+                part = self._sums(*batch, mask, clip=clipping)
+            # Double precision: adding up many pieces in single would let rounding, which one record
+            # can shift, grow with the batch. The noise is drawn and added in double too.
+            total = part.flat().double() if total is None else total.add_(part.flat())
+            parts.append((part.norms[:count], part.losses[:count], part.nonfinite))
+        if total is None:
+            total = torch.zeros_like(values, dtype=torch.float64)
+            none = values.new_zeros(0)
+            parts.append((none, none, torch.zeros((), dtype=torch.long, device=values.device)))
+        norms, losses, nonfinite = zip(*parts, strict=True)
         return RecordSum(
             flat=total,
             sensitivity=clipping.sensitivity,
-            norms=torch.cat([p[0] for p in pieces]) if pieces else empty,
-            losses=torch.cat([p[1] for p in pieces]) if pieces else empty,
-            nonfinite=sum((p[2] for p in pieces), torch.zeros((), device=values.device)),
+            norms=norms[0] if len(parts) == 1 else torch.cat(norms),
+            losses=losses[0] if len(parts) == 1 else torch.cat(losses),
+            nonfinite=nonfinite[0] if len(parts) == 1 else torch.stack(nonfinite).sum(),
         )
+
+    @contextmanager
+    def _computing(self, stream: str, later: int, piece: int) -> Iterator[None]:
+        """What every pass of the model over records is wrapped in."""
+        chosen = gradients.rounding.precision(self.precision, self.device)
+        with chosen, self._model_coins(stream, later, piece), _naming_records():
+            yield
 
     @contextmanager
     def _model_coins(self, stream: str, later: int, piece: int) -> Iterator[None]:
@@ -240,14 +301,10 @@ class Run:
         A model that is random even so draws from coins of this stream.
         """
         losses = [torch.zeros(0, dtype=torch.float64, device=self.device)]
-        drawn = torch.cat(draws)
-        for number, piece in enumerate(drawn.split(self.microbatch) if len(drawn) else ()):
-            inputs, targets = self.records.fetch(self._padded(piece)[0])
-            coins = self._model_coins(stream, 0, number)
-            with _evaluating(self.model), coins, _naming_records():
-                outputs = gradients.batches.call(self.model, inputs)
-                found = gradients.losses.per_example_losses(self.loss_fn, outputs, targets)
-            losses.append(found[: len(piece)].double())
+        for number, ((inputs, targets), _, count) in enumerate(self._pieces(torch.cat(draws))):
+            with _evaluating(self.model), self._computing(stream, 0, number):
+                found = self._losses(inputs, targets)
+            losses.append(found[:count].double())
         each = torch.cat(losses).split([len(draw) for draw in draws])
         return [part.sum() / max(len(part), 1) for part in each]
 

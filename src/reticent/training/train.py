@@ -15,11 +15,14 @@ from reticent.coins import Coins
 from reticent.data.records import as_records
 from reticent.errors import CheckpointError, OptionError, between, not_negative, whole
 from reticent.files import check_folder, to_json
+from reticent.gradients import rounding
+from reticent.gradients.rounding import check_precision
 from reticent.methods.base import Method
 from reticent.privacy import Budget, Ledger
 from reticent.training.checkpoint import CHECKPOINT, read_checkpoint
 from reticent.training.evaluation import Evaluation
 from reticent.training.loop import Release, Training
+from reticent.training.memory import Piece, choose_microbatch
 from reticent.training.optimizers import OptimizerFactory, build_optimizer
 from reticent.training.parameters import FlatParameters
 from reticent.training.planning import plan
@@ -28,10 +31,6 @@ from reticent.training.restoring import check_restorable
 from reticent.training.result import MODEL_FILE, RUN_FILE, Result
 from reticent.training.run import LossFn, Run
 from reticent.training.state import SchedulerFactory, State, WeightAverage
-
-# Physical pieces that keep per-example work in cache or on the card; the result does not depend
-# on them beyond rounding.
-MICROBATCH = {"cpu": 512, "cuda": 2048}
 
 PUBLIC_SIZE_NOTE = (
     "the nominal number of records is the data set's real size, which treats that size as public"
@@ -72,7 +71,9 @@ def run(
     ledger: Ledger | None = None,
     device: str | torch.device = "auto",
     microbatch: int | None = None,
+    data_on: str = "auto",
     path: str = "auto",
+    precision: str | None = None,
     coins: Coins | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -103,8 +104,14 @@ def run(
         every: How often to evaluate; by default ten times in all.
         ledger: Charges already paid from the same budget, to go on with.
         device: `auto`, `cpu`, `cuda`, ...
-        microbatch: How many records are processed at once; no influence on the result.
+        microbatch: How many records are processed at once; no influence on the result but rounding
+            (and, with dropout, which masks are drawn). By default as many as fit, measured on
+            made-up records; a resumed run goes on with what it was begun with.
+        data_on: Where tensors are kept: `device`, `host`, or `auto`, which is the device if they
+            take at most half of its free memory.
         path: How gradients are computed: `auto`, `fast` or `reference`.
+        precision: What layers compute in: `float32`, `tf32` (CUDA) or `bf16`; by default PyTorch's
+            own settings. Norms and sums are never in half precision.
         coins: Randomness of sampling and noise; fresh by default. A seed makes a run reproducible
             and its guarantee depend on the seed's secrecy.
         folder: Where checkpoints and the result go.
@@ -117,6 +124,7 @@ def run(
         config: Public facts to be kept in `run.json`.
     """
     chosen = pick_device(device)
+    check_precision(precision, chosen)
     not_negative("checkpoint_every", checkpoint_every)
     folder = None if folder is None else Path(folder)
     saved = _occupied(folder, resume, overwrite, ledger)
@@ -127,12 +135,12 @@ def run(
     loss_fn = nn.CrossEntropyLoss() if loss_fn is None else loss_fn
     if isinstance(loss_fn, nn.Module):
         loss_fn = loss_fn.to(chosen)
-    records = as_records(data, chosen)
+    records = as_records(data, chosen, data_on)
     nominal = records.n if n is None else whole("n", n)
     mode = model.training
     model.to(chosen).train()
     try:
-        probe(model, loss_fn, records, path, evaluated=method.restores)
+        probe(model, loss_fn, records, path, evaluated=method.restores, precision=precision)
         opened = _open_ledger(ledger, budget)
         coins = Coins.fresh() if coins is None else coins
         for note, applies in ((PUBLIC_SIZE_NOTE, n is None), (SEEDED_NOTE, coins.seeded)):
@@ -141,8 +149,10 @@ def run(
         method, steps = plan(method, budget, nominal, steps, epochs, opened)
         average = None if average is None else between("average", average, 0, 1, open_low=True)
         every = max(steps // 10, 1) if every is None else whole("every", every)
-        size = MICROBATCH.get(chosen.type, 512) if microbatch is None else microbatch
-        whole("microbatch", size)
+        piece = _piece(microbatch, saved)
+        if piece is None:
+            with rounding.precision(precision, chosen):
+                piece = choose_microbatch(model, loss_fn, records, method, chosen, path)
         parameters = FlatParameters(model)
         made = build_optimizer(optimizer, parameters)
         state = State(
@@ -166,8 +176,9 @@ def run(
             coins=coins.claim(),
             n=nominal,
             device=chosen,
-            microbatch=size,
+            microbatch=piece.microbatch,
             path=path,
+            precision=precision,
         ),
         method,
         steps,
@@ -177,6 +188,7 @@ def run(
         folder=folder,
         checkpoint_every=checkpoint_every,
         config=dict(config or {}),
+        piece_memory_bytes=piece.bytes,
     )
     if private_diagnostics:
         training.run.diagnostics = []
@@ -186,6 +198,20 @@ def run(
         for name in (RUN_FILE, MODEL_FILE, CHECKPOINT):  # and nothing else that lies there
             (folder / name).unlink(missing_ok=True)
     return training
+
+
+def _piece(microbatch: int | None, saved: dict[str, Any] | None) -> Piece | None:
+    """The piece that was asked for, or that a resumed run was begun with; None: to be chosen.
+
+    What would be chosen now depends on the memory that is free now.
+    """
+    if microbatch is not None:
+        return Piece(whole("microbatch", microbatch))
+    identity = (saved or {}).get("identity")
+    begun_with = identity.get("microbatch") if isinstance(identity, dict) else None
+    if saved is None or not isinstance(begun_with, int):
+        return None
+    return Piece(begun_with, saved.get("piece_memory_bytes"))
 
 
 def _occupied(

@@ -1,0 +1,31 @@
+"""What a run saw and ε does not cover, for the eyes of whoever holds the records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reticent.cli.output import errors
+from reticent.files import to_json, write_atomically
+from reticent.training import Training
+
+DIAGNOSTICS_FILE = "diagnostics.private.json"
+DIAGNOSTICS_WARNING = "not covered by ε; must not leave whoever holds the records"
+
+
+def keep_diagnostics(training: Training, folder: Path) -> None:
+    """Write what must stay private to a file that only its owner can read."""
+    kept = training.run.diagnostics or []
+    path = folder / DIAGNOSTICS_FILE
+    report = {
+        "warning": DIAGNOSTICS_WARNING,
+        "peak_memory_bytes": training.peak_memory_bytes,
+        "releases": kept,
+    }
+    write_atomically(path, to_json(report), mode=0o600)
+    errors.print(f"[bold]{path}[/]: {DIAGNOSTICS_WARNING}")
+    trials = [line["trials"] for line in kept if "trials" in line]
+    if trials:
+        errors.print(
+            f"trials per release: {sum(trials) / len(trials):.2f} on average, {max(trials):g} at "
+            "most (private)"
+        )
