@@ -12,7 +12,7 @@ from reticent.errors import (
     ReticentError,
     TrialsExhaustedError,
 )
-from reticent.methods import DPSGD, DPSUR, Method, Quantile
+from reticent.methods import DPSGD, DPSUR, Method, Quantile, SignAdam, SignSGD
 from reticent.privacy import Budget, Ledger
 from reticent.training import Result, Training, evaluate, load_weights, run, train
 
@@ -34,6 +34,8 @@ __all__ = [
     "Quantile",
     "Result",
     "ReticentError",
+    "SignAdam",
+    "SignSGD",
     "Training",
     "TrialsExhaustedError",
     "data",

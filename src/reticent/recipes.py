@@ -93,6 +93,8 @@ SCATTERING: dict[str, dict[str, Any]] = {
 SELECTION: dict[str, dict[str, Any]] = {
     "digits": {"noise": 3.0, "valid_batch": 64, "valid_noise": 1.3, "bound": 0.01},
 }
+# What changes where every weight moves by the learning rate, whatever its gradient; first guesses.
+SIGNS: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "lr": 0.01}
 _PUBLISHED_SELECTION = ("noise", "valid_noise", "valid_batch", "batch")
 
 
@@ -108,4 +110,6 @@ def recipe_for(
             published = DPSUR_TABLE_2[data].at(epsilon)
             recipe |= {name: published[name] for name in _PUBLISHED_SELECTION}
         recipe |= SELECTION.get(data, {})
+    if method in ("sign-sgd", "sign-adam"):
+        recipe |= SIGNS
     return recipe

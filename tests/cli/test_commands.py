@@ -54,6 +54,15 @@ def test_calibrate_goes_both_ways():
         (("account", "--ledger", "x.json", *PLAN), "stands alone"),
         (("train", "--non-private", "--epsilon", 1), "epsilon = 1"),
         (("train", "--microbatch", 0), "microbatch = 0"),
+        (("train", "--data-on", "moon"), "data_on = 'moon'"),
+        (("train", "--precision", "fp8"), "precision = 'fp8'"),
+        (("train", "--set", "momentum"), "set = 'momentum': must be NAME=VALUE"),
+        (("train", "--set", "batch=5"), "batch = 5: has a flag of its own"),
+        (("train", "--set", "momentum=0.5"), "momentum = 0.5: is not an option of dpsgd"),
+        (
+            ("train", "--method", "sign-adam", "--set", "beta1=often"),
+            "beta1 = 'often': must be a number",
+        ),
         (("train", "--checkpoint-every", -1), "checkpoint_every = -1"),
         (("train", "--device", "meta"), "device = 'meta'"),
         (("methods", "show", "magic"), "method = 'magic'"),
@@ -155,6 +164,8 @@ def test_private_seeds_are_not_written(tmp_path):
 def test_lists_and_cards():
     assert [card["name"] for card in json.loads(call("methods", "list", "--json"))] == [
         "dpsgd",
+        "sign-sgd",
+        "sign-adam",
         "dpsur",
     ]
     card = json.loads(call("methods", "show", "dpsgd", "--json"))

@@ -135,6 +135,8 @@ def from_ledger(
 
 
 @app.command("dpsgd")
+@app.command("sign-sgd", help="As dpsgd: signs are taken of what was released.")
+@app.command("sign-adam", help="As dpsgd: signs are taken of what was released.")
 def dpsgd(
     n: Records,
     batch: Batch,

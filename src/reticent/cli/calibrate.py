@@ -35,6 +35,8 @@ def _group() -> None:
 
 
 @app.command("dpsgd")
+@app.command("sign-sgd", help="As dpsgd: signs are taken of what was released.")
+@app.command("sign-adam", help="As dpsgd: signs are taken of what was released.")
 def dpsgd(
     n: Records,
     batch: Batch,

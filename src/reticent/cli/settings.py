@@ -31,6 +31,7 @@ class Settings:
     activation: str | None = None
     model_options: dict[str, Any] = field(default_factory=dict)
     method: str = "dpsgd"
+    method_options: dict[str, Any] = field(default_factory=dict)
     epsilon: float = 3.0
     delta: float = 1e-5
     non_private: bool = False
@@ -57,7 +58,9 @@ class Settings:
     seed: int = 0
     device: str = "auto"
     microbatch: int | None = None
+    data_on: str = "auto"
     path: str = "auto"
+    precision: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON-ready data."""
@@ -115,6 +118,22 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
         merged.pop("steps", None)
         merged.pop("epochs", None)
     return Settings(**merged)
+
+
+def assignments(option: str, given: list[str] | None) -> dict[str, Any] | None:
+    """`NAME=VALUE` words as a table; values are TOML, anything else is text."""
+    if not given:
+        return None
+    values: dict[str, Any] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not equals or not name.strip():
+            raise OptionError(option, word, "must be NAME=VALUE")
+        try:
+            values[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[name.strip()] = value
+    return values
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
 import reticent
 from reticent import data as datasets
 from reticent import methods, models
+from reticent.cli.diagnostics import DIAGNOSTICS_FILE, keep_diagnostics
 from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
-from reticent.cli.settings import Settings, resolve, save_settings, saved_settings
+from reticent.cli.settings import Settings, assignments, resolve, save_settings, saved_settings
 from reticent.coins import Coins
 from reticent.errors import CheckpointError, OptionError, one_of
 from reticent.features import apply as apply_features
-from reticent.files import to_json, write_atomically
 from reticent.privacy import Budget
 from reticent.training import Release, Result, Training, evaluate
 from reticent.training.optimizers import by_name
@@ -32,8 +32,6 @@ from reticent.training.result import RUN_FILE
 from reticent.training.train import pick_device
 
 SCHEDULES = ("constant", "linear", "cosine")
-DIAGNOSTICS_FILE = "diagnostics.private.json"
-DIAGNOSTICS_WARNING = "not covered by ε; must not leave whoever holds the records"
 SELECTION = ("valid_batch", "valid_noise", "bound", "beta", "trials", "pad")
 
 
@@ -85,7 +83,9 @@ def build_training(
         every=settings.every,
         device=device,
         microbatch=settings.microbatch,
+        data_on=settings.data_on,
         path=settings.path,
+        precision=settings.precision,
         coins=coins,
         folder=folder,
         resume=resume,
@@ -103,14 +103,17 @@ def build_training(
 
 def build_method(settings: Settings) -> methods.Method:
     """The method that these settings describe."""
-    return methods.build(
-        settings.method,
-        batch=settings.batch,
-        clip=settings.clip,
-        clipping=settings.clipping,
-        noise=0.0 if settings.non_private else settings.noise,
+    named = {
+        "batch": settings.batch,
+        "clip": settings.clip,
+        "clipping": settings.clipping,
+        "noise": 0.0 if settings.non_private else settings.noise,
         **{name: value for name in SELECTION if (value := getattr(settings, name)) is not None},
-    )
+    }
+    for name, value in settings.method_options.items():
+        if name in named or name in SELECTION:
+            raise OptionError(name, value, "has a flag of its own; give it there")
+    return methods.build(settings.method, **named, **settings.method_options)
 
 
 def _features(splits: datasets.Splits, settings: Settings) -> datasets.Splits:
@@ -158,6 +161,10 @@ def train(
         str | None, typer.Option(help="relu, tanh or tempered-sigmoid[:s,T,o].")
     ] = None,
     method: Annotated[str | None, typer.Option(help="Method; `reticent methods list`.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="NAME=VALUE: another option of `methods show METHOD`."),
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε to keep within.")] = None,
     delta: Annotated[float | None, typer.Option(help="δ to keep within.")] = None,
     non_private: Annotated[
@@ -206,7 +213,11 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Public seed of the initial model.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")] = None,
     microbatch: Annotated[int | None, typer.Option(help="Records processed at once.")] = None,
+    data_on: Annotated[str | None, typer.Option(help="Records on auto, device or host.")] = None,
     path: Annotated[str | None, typer.Option(help="Gradients: auto, fast or reference.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Layers in float32, tf32 (CUDA) or bf16.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with any of these settings.")
     ] = None,
@@ -239,6 +250,7 @@ def train(
 ) -> None:
     """Train a model privately; with no options at all, a small one on embedded data."""
     flags = {name: value for name, value in locals().items() if name in Settings.__annotations__}
+    flags["method_options"] = assignments("set", set_)
     coins = None if coin_seed is None else Coins.from_seed(coin_seed)
     if resume is not None:
         kept = {**flags, "config": config, "out": out, "coin_seed": coin_seed}
@@ -279,22 +291,8 @@ def train(
             )
             raise
     if private_diagnostics:
-        _keep_diagnostics(training, folder)
+        keep_diagnostics(training, folder)
     _conclude(result, folder, as_json)
-
-
-def _keep_diagnostics(training: Training, folder: Path) -> None:
-    """Write what must stay private to a file that only its owner can read."""
-    kept = training.run.diagnostics or []
-    path = folder / DIAGNOSTICS_FILE
-    write_atomically(path, to_json({"warning": DIAGNOSTICS_WARNING, "releases": kept}), mode=0o600)
-    errors.print(f"[bold]{path}[/]: {DIAGNOSTICS_WARNING}")
-    trials = [line["trials"] for line in kept if "trials" in line]
-    if trials:
-        errors.print(
-            f"trials per release: {sum(trials) / len(trials):.2f} on average, {max(trials):g} at "
-            "most (private)"
-        )
 
 
 def _shown(value: Any) -> Any:

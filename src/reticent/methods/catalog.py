@@ -10,6 +10,7 @@ from reticent.errors import OptionError, one_of
 from reticent.methods.base import Method
 from reticent.methods.dpsgd import CLIPPING_STYLES, DPSGD, clipping_by_name
 from reticent.methods.dpsur import DPSUR
+from reticent.methods.sign import SignAdam, SignSGD
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,19 @@ def _dpsgd(
     return DPSGD(batch=batch, clip=clipping_by_name(clipping, clip), noise=noise)
 
 
+def _sign(kind: type[SignSGD] | type[SignAdam]) -> Callable[..., Method]:
+    def build_sign(
+        batch: int,
+        clip: float = 1.0,
+        clipping: str = "flat",
+        noise: float | None = None,
+        **rates: Any,
+    ) -> Method:
+        return kind(batch=batch, clip=clipping_by_name(clipping, clip), noise=noise, **rates)
+
+    return build_sign
+
+
 def _dpsur(
     batch: int,
     clip: float = 1.0,
@@ -63,6 +77,12 @@ _CANDIDATE_OPTIONS = (
     MethodOption("noise", None, "noise multiplier; set from epsilon and steps if left"),
 )
 
+_ONE_SUM = "per release: one clipped sum of gradients over about `batch` records"
+_SAMPLED = (
+    "(ε, δ)-differential privacy for adding or removing one record; each release is a "
+    "Poisson-sampled Gaussian mechanism of rate batch/n and multiplier noise"
+)
+
 _CARDS = {
     card.name: card
     for card in (
@@ -71,13 +91,38 @@ _CARDS = {
             title=DPSGD.title,
             paper=DPSGD.paper,
             guarantee=DPSGD.guarantee,
-            promise=(
-                "(ε, δ)-differential privacy for adding or removing one record; each release is a "
-                "Poisson-sampled Gaussian mechanism of rate batch/n and multiplier noise"
-            ),
-            cost="per release: one clipped sum of gradients over about `batch` records",
+            promise=_SAMPLED,
+            cost=_ONE_SUM,
             options=_CANDIDATE_OPTIONS,
             build=_dpsgd,
+        ),
+        MethodCard(
+            name=SignSGD.name,
+            title=SignSGD.title,
+            paper=SignSGD.paper,
+            guarantee=SignSGD.guarantee,
+            promise=f"{_SAMPLED}; signs are taken of what was released",
+            cost=_ONE_SUM,
+            options=(
+                *_CANDIDATE_OPTIONS,
+                MethodOption("momentum", 0.0, "sign of an average of noisy gradients (Signum)"),
+            ),
+            build=_sign(SignSGD),
+        ),
+        MethodCard(
+            name=SignAdam.name,
+            title=SignAdam.title,
+            paper=SignAdam.paper,
+            guarantee=SignAdam.guarantee,
+            promise=f"{_SAMPLED}; signs and moments are taken of what was released",
+            cost=_ONE_SUM,
+            options=(
+                *_CANDIDATE_OPTIONS,
+                MethodOption("beta1", 0.9, "decay of the first moment"),
+                MethodOption("beta2", 0.999, "decay of the second moment"),
+                MethodOption("eps", 1e-8, "added to the root of the second moment"),
+            ),
+            build=_sign(SignAdam),
         ),
         MethodCard(
             name=DPSUR.name,

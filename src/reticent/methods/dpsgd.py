@@ -177,7 +177,11 @@ class DPSGD(Method):
         assert self.noise is not None
         if isinstance(self.clip, Quantile):
             return self._step_quantile(run, total, self.clip)
-        return run.step(run.noisy(total, self.noise) / self.batch)
+        return run.step(self.direction(run, run.noisy(total, self.noise)))
+
+    def direction(self, run: Run, released: torch.Tensor) -> torch.Tensor:
+        """What the optimizer gets for a gradient; by default the noisy sum as a mean."""
+        return released / self.batch
 
     def _step_quantile(self, run: Run, total: RecordSum, style: Quantile) -> None:
         assert self.noise is not None
@@ -192,7 +196,7 @@ class DPSGD(Method):
         run.state.public["clip"] = torch.tensor(
             min(max(moved, style.low), style.high), dtype=torch.float64
         )
-        run.step(released / self.batch)
+        run.step(self.direction(run, released))
 
     def options(self) -> dict[str, Any]:
         """As the base class says."""
