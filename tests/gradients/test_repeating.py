@@ -108,6 +108,29 @@ def test_a_record_that_is_not_finite_is_left_out(device):
     torch.testing.assert_close(total.flat(), wanted.flat(), rtol=1e-4, atol=1e-6)
 
 
+class Tempered(nn.Module):
+    """Its output depends on a number that a schedule may change."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.temperature = 1.0
+
+    def forward(self, x):
+        return self.linear(x) / self.temperature
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_plain_numbers_of_a_module_may_change(device):
+    torch.manual_seed(0)
+    model = Tempered().to(device)
+    repeated = RepeatedSum(model, CE)
+    x, y = torch.randn(5, 4, device=device), torch.tensor([0, 1, 2, 0, 1], device=device)
+    for temperature in (1.0, 2.0, 0.5, 1.0):
+        model.temperature = temperature
+        same(repeated(x, y), clipped_sum(model, CE, x, y, 1.0))
+
+
 class Counting(nn.Module):
     """Scales by how often it was called."""
 

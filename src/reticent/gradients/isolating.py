@@ -52,6 +52,16 @@ def _held(model: nn.Module) -> dict[tuple[nn.Module, str], Any]:
     return held
 
 
+def plain_settings(model: nn.Module) -> list[tuple[dict[str, Any], str]]:
+    """Where a model's modules keep numbers, words and flags of their own: (attributes, name)."""
+    return [
+        (vars(module), name)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if name not in _MACHINERY and isinstance(value, (bool, int, float, str))
+    ]
+
+
 @contextmanager
 def as_found(model: nn.Module) -> Iterator[None]:
     """Leave modes, buffers and plain attributes as they were."""

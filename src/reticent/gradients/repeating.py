@@ -14,7 +14,7 @@ from reticent.gradients.batches import batch_size, call, trainable
 from reticent.gradients.capturing import Captured
 from reticent.gradients.clipping import Clipping, as_clipping
 from reticent.gradients.engine import bounds_of, clipped_sum, summed
-from reticent.gradients.isolating import changed_by
+from reticent.gradients.isolating import changed_by, plain_settings
 from reticent.gradients.losses import LossFn, per_example_losses
 from reticent.gradients.sums import ClippedSum, accumulators
 
@@ -29,6 +29,7 @@ class _Repeated:
         self.reason = ""
         self._captured: dict[Hashable, Captured] = {}
         self._watched = False
+        self._settings: list[tuple[dict[str, Any], str]] = []  # where plain values of modules are
 
     def _replays(self, inputs: Any, targets: Any) -> bool:
         """Whether this call can come from a graph."""
@@ -39,6 +40,7 @@ class _Repeated:
             return False
         if not self._watched:
             self._watched = True
+            self._settings = plain_settings(self.model)
             changed = changed_by(self.model, inputs)
             if changed:
                 self.reason = f"{changed[0]!r} changes with every forward pass"
@@ -58,6 +60,7 @@ class _Repeated:
         key = (
             tuple((t.data_ptr(), t.requires_grad) for t in held),
             tuple(module.training for module in self.model.modules()),
+            tuple(held.get(name) for held, name in self._settings),  # a temperature, a drop rate
             frozenset(rounding.allowed(leaves[0].device)),
             torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
         )
