@@ -175,19 +175,25 @@ class DPSUR(DPSGD):
 
         All candidates of a release start from the same state, so their sums can be computed
         together; whatever lies behind the accepted one is thrown away unseen. Coins belong to
-        trials, so this is the same as one after the other, up to rounding.
+        trials, so this is the same as one after the other, up to rounding. Where a sum is cheap to
+        start (`run.replays`), only draws and losses are had together, and each sum in its turn:
+        the state is then back where it was.
         """
         group = self._group(run)
-        ready: list[_Candidate] = []
+        ready: list[tuple[torch.Tensor, RecordSum | None, torch.Tensor, torch.Tensor]] = []
         for trial in run.trials(self.most_trials):
             if not ready:
                 count = min(group, self.most_trials - trial)
                 judges = run.samples(self._valid_rate(run.n), "validation", count)
                 draws = run.samples(self._rate(run.n), "sampling", count)
-                totals = run.clipped_sums(draws, self.bound_now(run))
+                totals: list[RecordSum | None] = [None] * count
+                if not run.replays:
+                    totals = list(run.clipped_sums(draws, self.bound_now(run)))
                 losses = run.mean_losses(judges, "model before")
-                ready = list(map(_Candidate, totals, judges, losses))
-            yield trial, ready.pop(0)
+                ready = list(zip(draws, totals, judges, losses, strict=True))
+            draw, total, jury, loss = ready.pop(0)
+            total = run.clipped_sum(draw, self.bound_now(run)) if total is None else total
+            yield trial, _Candidate(total, jury, loss)
 
     def _group(self, run: Run) -> int:
         """How many candidates to compute together: more than one only where launches dominate."""

@@ -166,11 +166,15 @@ class Run:
             last=self.releases is not None and self.release + 1 >= self.releases,
         )
 
+    @property
+    def replays(self) -> bool:
+        """Whether sums come from recorded graphs: nothing is saved then by computing several."""
+        return self.device.type == "cuda" and not self._sums.reason
+
     def clipped_sums(self, draws: list[torch.Tensor], clipping: Clipping) -> list[RecordSum]:
         """The sum of each draw, from as few passes as one draw takes: for small models."""
         sizes = [len(draw) for draw in draws]
-        replayed = self.device.type == "cuda" and not self._sums.reason  # nothing to save then
-        if replayed or not sum(sizes) or sum(sizes) > 1.25 * self.microbatch * len(draws):
+        if self.replays or not sum(sizes) or sum(sizes) > 1.25 * self.microbatch * len(draws):
             return [self._clipped_sum(draw, clipping, later) for later, draw in enumerate(draws)]
         drawn, mask = self._padded(torch.cat(draws))
         sizes += [] if mask is None else [len(drawn) - sum(sizes)]  # a sum that nobody asks for
