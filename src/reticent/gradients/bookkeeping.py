@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from reticent.errors import ModelError
 from reticent.gradients.batches import batch_size, call, call_with, part, tensors, unwrapped
@@ -56,7 +55,7 @@ def _record(
     tape = Tape(size)
     model = unwrapped(plan.model)
     with torch.enable_grad(), recording(units, tape):
-        outputs = call(model, tree_map(_detached, inputs))
+        outputs = call(model, inputs)
         ambiguous = _ambiguous(size, tape, outputs)
         losses = per_example_losses(plan.loss_fn, outputs, targets)
         counted = losses if valid is None else torch.where(valid, losses, 0.0)
@@ -84,10 +83,6 @@ def _record(
             use.g = torch.stack([torch.zeros_like(like) if g is None else g for g in found], 1)
             use.parts = {}
     return [use for use in tape.uses if use.g is not None], losses.detach()
-
-
-def _detached(leaf: Any) -> Any:
-    return leaf.detach() if isinstance(leaf, Tensor) else leaf
 
 
 def _leaves(losses: Tensor) -> dict[int, Tensor]:

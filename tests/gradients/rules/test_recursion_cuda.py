@@ -53,7 +53,8 @@ def test_a_step_takes_few_kernels_and_never_waits(kind):
     model = Reader(kind, bidirectional=True, batch_first=True, use="outputs").cuda()
     count = {}
     for length in (10, 20):
-        x, y = batch(4, length, dtype=torch.float32, device="cuda")
+        # 7 divides neither length: where a length could be the batch, one example is run again
+        x, y = batch(7, length, dtype=torch.float32, device="cuda")
         clipped_sum(model, CE, x, y, 0.1, path="fast")
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -62,7 +63,7 @@ def test_a_step_takes_few_kernels_and_never_waits(kind):
         finally:
             torch.cuda.set_sync_debug_mode("default")
         count[length] = sum(e.count for e in p.key_averages() if e.self_device_time_total > 0)
-    assert count[20] - count[10] <= 10 * 12, count  # those of the libraries included
+    assert count[20] - count[10] <= 10 * 6, count
 
 
 @pytest.mark.parametrize("kind", KINDS)
