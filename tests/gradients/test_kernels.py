@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from reticent.gradients import check, clipped_sum, kernels
-from reticent.gradients.rules.conv import _pixel_norms
+from reticent.gradients import check, clipped_sum, kernels, norm_kernels
+from reticent.gradients.rules.conv import _pixel_measures
 
 DEVICE = "cpu" if kernels.INTERPRETED else "cuda"
 ROUNDING = 1e-5 if kernels.INTERPRETED else 4e-3  # TF32 on a GPU
@@ -69,13 +69,13 @@ def test_gradients_of_a_convolution(convolved):
     turned = x.to(memory_format=torch.channels_last), g.to(memory_format=torch.channels_last)
     close(kernels.conv_written(conv, *turned), wanted)
     close(kernels.conv_norms(conv, *turned), wanted.flatten(1).square().sum(1))
-    close(_pixel_norms(conv, *turned), wanted.flatten(1).square().sum(1))
+    close(_pixel_measures(conv, *turned)[0], wanted.flatten(1).square().sum(1))
     assert torch.equal(kernels._channels_first(turned[0]), x)
 
 
 def test_norms_of_a_convolution_from_pixels(convolved):
     conv, x, g, wanted = convolved
-    close(_pixel_norms(conv, x, g), wanted.flatten(1).square().sum(1))
+    close(_pixel_measures(conv, x, g)[0], wanted.flatten(1).square().sum(1))
 
 
 @pytest.mark.parametrize("positions", [1, 5, 32, 40, 129])
@@ -84,10 +84,19 @@ def test_gram_terms(positions):
     a = torch.randn(3, positions, 6, device=DEVICE, dtype=torch.float64)
     b = torch.randn(3, positions, 5, device=DEVICE, dtype=torch.float64)
     left, right = a @ a.mT, b @ b.mT
-    total, sizes, traces = kernels.gram_terms(left.float(), right.float()).unbind(1)
+    terms = kernels.gram_terms(left.float(), right.float())
+    total, sizes, one, other = terms.sum(1).unbind(1)
     close(total, (left * right).sum((1, 2)), 1e-5)
     close(sizes, (left * right).abs().sum((1, 2)), 1e-5)
-    close(traces, (left + right).diagonal(0, 1, 2).sum(1), 1e-5)
+    close(one, left.diagonal(0, 1, 2).sum(1), 1e-5)
+    close(other, right.diagonal(0, 1, 2).sum(1), 1e-5)
+    norms, masses = kernels.gram_measures(terms, 0.5, 2.0)
+    close(norms, total.clamp(min=0) + 0.5 * sizes + 2 * (one + other), 1e-5)
+    close(masses, one * other, 1e-5)
+    terms[0, 0, 0], terms[1, 0, 0] = -1e6, torch.nan
+    norms, _ = kernels.gram_measures(terms, 0.0, 0.0)
+    assert norms[0] == 0  # rounding below zero
+    assert norms[1].isnan()  # must be noticed
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -106,10 +115,10 @@ def test_group_norm(channels, groups, area, last):
         if len(area) == 1 or channels & (channels - 1):
             pytest.skip("channels last is for powers of two here")
         x, g = (t.to(memory_format=torch.channels_last) for t in (x, g))
-    assert kernels.takes_group_norm(x, groups)
+    assert norm_kernels.takes_group_norm(x, groups)
     with torch.no_grad():
-        y, *saved = kernels.group_norm(x, layer.weight, layer.bias, groups, layer.eps)
-        dx, weight, bias = kernels.group_norm_back(x, g, layer.weight, *saved, groups)
+        y, *saved = norm_kernels.group_norm(x, layer.weight, layer.bias, groups, layer.eps)
+        dx, weight, bias = norm_kernels.group_norm_back(x, g, layer.weight, *saved, groups)
     exact = layer.double()
     input_ = x.double().requires_grad_()
     output = exact(input_)
@@ -124,9 +133,23 @@ def test_group_norm(channels, groups, area, last):
 @pytest.mark.parametrize(("positions", "width"), [(5, 7), (128, 64), (1, 3), (70, 300)])
 def test_layer_norm(positions, width):
     torch.manual_seed(0)
+    layer = nn.LayerNorm(width).to(DEVICE)
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
     x = torch.randn(4, positions, width, device=DEVICE) * 2 + 1
     g = torch.randn_like(x)
-    weight, bias = kernels.layer_norm_grads(x, g, 1e-5)
+    assert norm_kernels.takes_layer_norm(x)
+    with torch.no_grad():
+        y = norm_kernels.layer_norm(x, layer.weight, layer.bias, layer.eps)
+        dx, weight, bias = norm_kernels.layer_norm_back(x, g, layer.weight, layer.eps)
+        none, again, _ = norm_kernels.layer_norm_back(x, g, layer.weight, 1e-5, wanted=False)
+    assert none is None
+    assert torch.equal(again, weight)
+    exact = layer.double()
+    input_ = x.double().requires_grad_()
+    output = exact(input_)
+    close(y, output.detach(), 1e-5)
+    close(dx, torch.autograd.grad((output * g).sum(), input_)[0], 1e-5)
     normal = F.layer_norm(x.double(), (width,), None, None, 1e-5)
     close(weight, (g * normal).sum(1), 1e-5)
     close(bias, g.sum(1), 1e-5)

@@ -185,7 +185,7 @@ def _add(
     for group, roles in groups.items():
         x, g = use.operands()
         ours = not {x.untyped_storage().data_ptr(), g.untyped_storage().data_ptr()} & theirs
-        x, g = use.rule.prepared(use.module, x, g, factors[group].to(g.dtype), ours)
+        x, g = use.rule.prepared(use.module, x, g, factors[group].to(g.dtype), roles, ours)
         for sums, these in parts:
             totals = use.rule.weighted_sum(use.module, x[these], g[these], roles)
             for role in roles:

@@ -240,8 +240,9 @@ def _owners(clipping: Clipping, parameters: dict[str, Tensor]) -> dict[str, str]
 def bounds_of(clipping: Clipping, parameters: dict[str, Tensor]) -> tuple[list[float], torch.dtype]:
     """The bounds of the groups, with room for rounding, and the type norms are computed in."""
     order = list(dict.fromkeys(_owners(clipping, parameters).values()))
-    dtype = max((sum_dtype(p) for p in parameters.values()), key=lambda d: torch.finfo(d).bits)
-    slack = max(slack_for(sum_dtype(p), p.device) for p in parameters.values())
+    kinds = {(sum_dtype(p), p.device) for p in parameters.values()}
+    dtype = max((dtype for dtype, _ in kinds), key=lambda d: torch.finfo(d).bits)
+    slack = max(slack_for(dtype, device) for dtype, device in kinds)
     return [bound * (1 - slack) for bound in clipping.bounds_for(order)], dtype
 
 

@@ -43,13 +43,6 @@ def installed() -> bool:
 
 
 @cache
-def _triton_norms() -> Any:
-    from reticent.gradients import triton_norms
-
-    return triton_norms
-
-
-@cache
 def _capable(device: torch.device) -> bool:
     return _triton() is not None and torch.cuda.get_device_capability(device) >= (8, 0)
 
@@ -107,7 +100,7 @@ def conv_norms(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
 
 
 def _both_last(x: Tensor, g: Tensor) -> bool:
-    return _channels_last(x) and _channels_last(g) and not x.is_contiguous()
+    return is_channels_last(x) and is_channels_last(g) and not x.is_contiguous()
 
 
 def _few_programs(conv: _ConvNd) -> int:
@@ -117,7 +110,7 @@ def _few_programs(conv: _ConvNd) -> int:
 
 def _few_tile(conv: _ConvNd) -> tuple[int, int]:
     """Output channels and weight entries of one program; found by trying on an H200."""
-    rows = max(min(_power(conv.weight.shape[0]), 128), 16)
+    rows = max(min(power(conv.weight.shape[0]), 128), 16)
     return rows, 128 if rows == 128 else 64
 
 
@@ -149,7 +142,7 @@ def _many_tile(conv: _ConvNd, last: bool) -> tuple[int, int]:
     """Output and input channels of one program; found by trying on an H200."""
     outer, inner = conv.weight.shape[:2]
     most = 64 if last else 128
-    return max(min(_power(outer), most), 16), max(min(_power(inner), 64), 16)
+    return max(min(power(outer), most), 16), max(min(power(inner), 64), 16)
 
 
 def _many(conv: _ConvNd, x: Tensor, g: Tensor, out: Tensor, *, store: bool) -> None:
@@ -192,7 +185,7 @@ def _taps(conv: _ConvNd) -> dict[str, int]:
 
 
 def window_terms(conv: _ConvNd, pixels: Tensor, outer: Tensor, x: Tensor, g: Tensor) -> Tensor:
-    """Σ_ts W_ts G_ts, Σ |W_ts G_ts|, Σ_t W_tt + G_tt, as [B, 3].
+    """Σ_ts W_ts G_ts, Σ |W_ts G_ts|, Σ_t W_tt, Σ_t G_tt of each tile, as [B, tiles, 4].
 
     W is the Gram matrix of the windows: sums of shifted entries of `pixels`, that of single pixels
     [B, HW, HW]. `outer` is that of the output gradients, [B, T, T].
@@ -227,7 +220,7 @@ def _terms(
     positions = outer.shape[1]
     tile = 32 if positions <= 32 else 64
     tiles = (-(-positions // tile)) ** 2
-    out = outer.new_empty(len(outer), tiles, 3)
+    out = outer.new_empty(len(outer), tiles, 4)
     _triton().gram_terms[(tiles, len(outer))](
         pixels,
         outer,
@@ -244,115 +237,27 @@ def _terms(
         TILE=tile,
         num_warps=4,
     )
-    return out.sum(1)
+    return out
 
 
-def takes_group_norm(x: Tensor, groups: int) -> bool:
-    """Whether `group_norm` and `group_norm_back` can take this input [B, C, ...]."""
-    if x.ndim < 3 or not usable(x) or x.shape[1] // groups > 1024:
-        return False
-    if x.is_contiguous():
-        return True
-    each, block = x.shape[1] // groups, _block(x, groups)
-    # channels last: a block holds several groups, which are found by splitting it in halves
-    halves = each == _power(each) and block == _power(block)
-    return _channels_last(x) and halves and x.shape[1] % block == 0
+def gram_measures(terms: Tensor, relative: float, absolute: float) -> tuple[Tensor, Tensor]:
+    """Squared norms and masses [B] from such terms, with the given allowances."""
+    batch, tiles, _ = terms.shape
+    norms, masses = terms.new_empty(2, batch)
+    _triton().gram_measures[(batch,)](
+        *(terms, norms, masses, tiles, relative, absolute), TILES=power(tiles), num_warps=1
+    )
+    return norms, masses
 
 
-def _channels_last(x: Tensor) -> bool:
+def is_channels_last(x: Tensor) -> bool:
+    """Whether a [B, C, H, W] lies in memory as [B, H, W, C]."""
     return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
-
-
-def _block(x: Tensor, groups: int) -> int:
-    """How many channels a program takes: a group, or enough of them for whole cache lines."""
-    each = x.shape[1] // groups
-    return each if x.is_contiguous() else max(each, min(32, x.shape[1]))
-
-
-def _blocks(x: Tensor, groups: int) -> tuple[list[int], dict[str, int], int]:
-    """What both kernels are told of the shape: numbers, sizes of a tile, programs per example."""
-    channels, area, block = x.shape[1], x.shape[2:].numel(), _block(x, groups)
-    strides = [area, 1] if x.is_contiguous() else [1, channels]
-    rows = _power(block)
-    tile = {
-        "GROUPS": block // (channels // groups),
-        "CHANNELS": rows,
-        "AREA": min(_power(area), max(4096 // rows, 8)),
-    }
-    return [channels, area, block, channels * area, *strides], tile, channels // block
-
-
-def group_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The layer's output, and [B, C] means and scales for `group_norm_back`."""
-    numbers, tile, programs = _blocks(x, groups)
-    y, means, scales = torch.empty_like(x), *x.new_empty(2, *x.shape[:2])
-    count = x.shape[1:].numel() // groups
-    _triton_norms().group_norm[(programs, len(x))](
-        x, weight, bias, y, means, scales, *numbers, eps, count, **tile, num_warps=4
-    )
-    return y, means, scales
-
-
-def group_norm_back(
-    x: Tensor,
-    g: Tensor,
-    weight: Tensor,
-    means: Tensor,
-    scales: Tensor,
-    groups: int,
-    *,
-    wanted: bool = True,
-) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Gradient of the input, if `wanted`; per-example ones [B, C] of weight and bias."""
-    order = torch.contiguous_format if x.is_contiguous() else torch.channels_last
-    g = g.contiguous(memory_format=order)
-    numbers, tile, programs = _blocks(x, groups)
-    dx = torch.empty_like(x) if wanted else None
-    weights, biases = x.new_empty(2, *x.shape[:2])
-    count = x.shape[1:].numel() // groups
-    _triton_norms().group_norm_back[(programs, len(x))](
-        x,
-        g,
-        weight,
-        means,
-        scales,
-        x if dx is None else dx,
-        weights,
-        biases,
-        *numbers,
-        count,
-        **tile,
-        INPUT=wanted,
-        num_warps=4,
-    )
-    return dx, weights, biases
-
-
-def takes_layer_norm(x: Tensor, g: Tensor) -> bool:
-    """Whether `layer_norm_grads` can take these [B, ..., D]."""
-    contiguous = x.is_contiguous() and g.is_contiguous()
-    return contiguous and usable(x, g) and x.shape[-1] <= 4096
-
-
-def layer_norm_grads(x: Tensor, g: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Per-example gradients [B, D] of a layer norm's weight and bias."""
-    width = x.shape[-1]
-    positions = x.shape[1:-1].numel()
-    columns = _power(width)
-    rows = min(_power(positions), max(4096 // columns, 1))
-    blocks = -(-positions // rows)
-    weights, biases = x.new_empty(2, len(x), blocks, width)
-    _triton_norms().layer_norm_grads[(blocks, len(x))](
-        x, g, weights, biases, positions, width, eps, ROWS=rows, WIDTH=columns, num_warps=4
-    )
-    return weights.sum(1), biases.sum(1)
 
 
 def in_rows(values: Tensor) -> bool:
     """Whether each example's numbers lie together, without gaps, one example after the other."""
-    return values.is_contiguous() or _channels_last(values)
+    return values.is_contiguous() or is_channels_last(values)
 
 
 def zero_rows(values: Tensor, factors: Tensor) -> None:
@@ -364,7 +269,7 @@ def zero_rows(values: Tensor, factors: Tensor) -> None:
 
 def _channels_first(values: Tensor) -> Tensor:
     """A [B, C, H, W] laid out in that order."""
-    if values.is_contiguous() or not _channels_last(values):
+    if values.is_contiguous() or not is_channels_last(values):
         return values.contiguous()
     turned = values.permute(0, 2, 3, 1).flatten(1, 2).unsqueeze(3)  # [B, HW, C, 1], contiguous
     ones = values.new_ones(len(values))
@@ -379,7 +284,7 @@ def channels_last(values: Tensor, factors: Tensor, *, scaled: bool) -> Tensor:
     """
     out = torch.empty_like(values, memory_format=torch.channels_last)
     channels, area = values.shape[1], values.shape[2:].numel()
-    rows, cols = min(_power(channels), 64), min(_power(area), 64)
+    rows, cols = min(power(channels), 64), min(power(area), 64)
     _triton().channels_last[(-(-channels // rows) * -(-area // cols), len(values))](
         values,
         factors,
@@ -394,6 +299,6 @@ def channels_last(values: Tensor, factors: Tensor, *, scaled: bool) -> Tensor:
     return out
 
 
-def _power(number: int) -> int:
+def power(number: int) -> int:
     """The next power of two."""
     return 1 << max(number - 1, 0).bit_length()

@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from reticent.gradients.rules.base import Use, per_position, squares
+from reticent.gradients.rules.base import Grads, Use, per_position, squares
 from reticent.gradients.rules.embedding import EMBEDDING, tokens_and_grads
 from reticent.gradients.rules.linear import LINEAR
 
@@ -46,30 +46,31 @@ def squared_norms(uses: list[Use]) -> tuple[dict[int, Tensor], dict[int, Tensor]
         roles = [r for r, t in use.targets.items() if id(t.parameter) not in shared]
         if not roles:
             continue
-        if not use.kept:
+        rest = [role for role in roles if role not in use.kept]
+        found: Grads = {}
+        if rest:
             x, g = use.operands()
-            need = 4 * x.shape[0] * sum(use.numel(role) for role in roles)
+            need = 4 * x.shape[0] * sum(use.numel(role) for role in rest)
             if use.rule.small or (need <= left and use.rule.instantiates(use.module, x, g)):
                 left -= need
-                use.kept = use.written(roles)
-        if use.kept:
-            found = {role: squares(use.kept[role]) for role in roles}
-        else:
-            found = use.rule.squared_norms(use.module, x, g, roles)
-            for role, mass in use.rule.mass(use.module, x, g, roles).items():
-                _raise(floors, id(use.targets[role].parameter), mass)
+                use.kept = {**use.kept, **use.written(rest)}
+            else:
+                found, masses = use.rule.measures(use.module, x, g, rest)
+                for role, mass in masses.items():
+                    _raise(floors, id(use.targets[role].parameter), mass)
+        found |= {role: squares(use.kept[role]) for role in roles if role in use.kept}
         for role in roles:
             key = id(use.targets[role].parameter)
             norms[key] = norms[key] + found[role] if key in norms else found[role]
     for key in shared:
         norms[key] = _shared(parts[key])
-        _raise(floors, key, _shared_mass(parts[key]))
+        _raise(floors, key, _shared_mass(parts[key]).square())
     return norms, floors
 
 
 def _raise(floors: dict[int, Tensor], key: int, mass: Tensor) -> None:
-    """Add the terms of one more use, or of one more block of rows."""
-    floor = (mass * LEAST_SHARE).square()
+    """Add the terms, squared, of one more use, or of one more block of rows."""
+    floor = mass * LEAST_SHARE**2
     floors[key] = floors[key] + floor if key in floors else floor
 
 

@@ -19,6 +19,29 @@ from reticent.gradients.losses import LossFn, per_example_losses
 from reticent.gradients.sums import ClippedSum, accumulators
 
 
+def state_of(model: nn.Module) -> tuple[tuple[Hashable, ...], list[Tensor]]:
+    """What a graph of the model depends on: modes, and which tensors are where; and these tensors.
+
+    An `id` stands for a tensor as long as that is held.
+    """
+    state: list[Hashable] = []
+    held: list[Tensor] = []
+    ahead = [model]
+    seen = set()
+    while ahead:
+        module = ahead.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        state += (id(module), module.training)
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None:
+                state += (id(tensor), tensor.data_ptr(), tensor.requires_grad)
+                held.append(tensor)
+        ahead += [child for child in module._modules.values() if child is not None]
+    return tuple(state), held
+
+
 class _Repeated:
     """A model's graphs, and when they can be used."""
 
@@ -30,13 +53,19 @@ class _Repeated:
         self._captured: dict[Hashable, Captured] = {}
         self._watched = False
         self._settings: list[tuple[dict[str, Any], str]] = []  # where plain values of modules are
+        self._state: tuple[Hashable, ...] | None = None
+        self._held: list[Tensor] = []  # the tensors of that state
+        self._devices: set[torch.device] = set()
+        self._parameters: dict[str, Tensor] = {}
 
     def _replays(self, inputs: Any, targets: Any) -> bool:
         """Whether this call can come from a graph."""
         leaves = tree_flatten((inputs, targets))[0]
         if not all(isinstance(leaf, Tensor) and leaf.device.type == "cuda" for leaf in leaves):
             return False
-        if batch_size(inputs, targets) == 0 or not self._on(leaves[0].device):
+        self._look()
+        device = leaves[0].device
+        if batch_size(inputs, targets) == 0 or self._devices != {device}:
             return False
         if not self._watched:
             self._watched = True
@@ -46,8 +75,13 @@ class _Repeated:
                 self.reason = f"{changed[0]!r} changes with every forward pass"
         return not self.reason
 
-    def _on(self, device: torch.device) -> bool:
-        return all(p.device == device for p in self.model.parameters())
+    def _look(self) -> None:
+        """Notice what changed in the model since the last call, in one walk."""
+        state, held = state_of(self.model)
+        if state != self._state:
+            self._state, self._held = state, held
+            self._devices = {tensor.device for tensor in held}
+            self._parameters = trainable(self.model)
 
     def _run(
         self, leaves: Sequence[Tensor], style: Hashable, make: Callable[[], Callable[..., Any]]
@@ -56,10 +90,8 @@ class _Repeated:
         captured = self._captured.get(style)
         if captured is None:
             captured = self._captured[style] = Captured(make())
-        held = (*self.model.parameters(), *self.model.buffers())
         key = (
-            tuple((t.data_ptr(), t.requires_grad) for t in held),
-            tuple(module.training for module in self.model.modules()),
+            self._state,
             tuple(held.get(name) for held, name in self._settings),  # a temperature, a drop rate
             frozenset(rounding.allowed(leaves[0].device)),
             torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
@@ -115,8 +147,7 @@ class RepeatedSum(_Repeated):
                 self.model, self.loss_fn, inputs, targets, clipping, path=self.path, mask=mask
             )
         leaves, spec = tree_flatten((inputs, targets))
-        parameters = trainable(self.model)
-        device = leaves[0].device
+        parameters, device = self._parameters, leaves[0].device
         if self._last is None:
             self._last = layouts.gains(self.model) and layouts.fits(
                 self.model, self.loss_fn, inputs, targets
@@ -155,7 +186,7 @@ class RepeatedSum(_Repeated):
             *leaves, mask, bounds = tensors
             inputs, targets = tree_unflatten(leaves, spec)
             inputs = layouts.channels_last(inputs) if self._last else inputs
-            count = sum(p.numel() for p in trainable(self.model).values())
+            count = sum(p.numel() for p in self._parameters.values())
             flat = torch.zeros(count, dtype=bounds.dtype, device=mask.device)
             total = summed(
                 self.model,

@@ -63,14 +63,14 @@ def accumulators(parameters: dict[str, Tensor], out: Tensor | None) -> dict[str,
             "out", tuple(out.shape), f"must be a contiguous vector of {total} numbers"
         )
     if out.requires_grad or any(
-        torch.promote_types(out.dtype, sum_dtype(p)) != out.dtype for p in parameters.values()
+        torch.promote_types(out.dtype, dtype) != out.dtype
+        for dtype in {sum_dtype(p) for p in parameters.values()}
     ):
         raise OptionError(
             "out", out.dtype, "must not require grad and be at least as wide as the parameters"
         )
-    views: dict[str, Tensor] = {}
-    start = 0
-    for name, parameter in parameters.items():
-        views[name] = out[start : start + parameter.numel()].view(parameter.shape)
-        start += parameter.numel()
-    return views
+    parts = out.split([p.numel() for p in parameters.values()])
+    return {
+        name: part.view(parameter.shape)
+        for part, (name, parameter) in zip(parts, parameters.items(), strict=True)
+    }

@@ -198,7 +198,7 @@ def gram_terms(
     GAP_W: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Products of two Gram matrices: their sum, the sum of their sizes, and both traces."""
+    """Products of two Gram matrices: their sum, the sum of their sizes, and each one's trace."""
     b = tl.program_id(1).to(tl.int64)
     tiles = tl.cdiv(n_positions, TILE)
     t = tl.program_id(0) // tiles * TILE + tl.arange(0, TILE)
@@ -223,11 +223,27 @@ def gram_terms(
     right_gram = tl.load(from_outer + t[:, None] * n_positions + s[None, :], mask=here, other=0.0)
     terms = left * right_gram
     same = here & (t[:, None] == s[None, :])
-    place = out + (b * tl.num_programs(0) + tl.program_id(0)) * 3
+    place = out + (b * tl.num_programs(0) + tl.program_id(0)) * 4
     tl.store(place, tl.sum(tl.sum(terms, 1), 0))
     tl.store(place + 1, tl.sum(tl.sum(tl.abs(terms), 1), 0))
-    traces = tl.where(same, left + right_gram, 0.0)
-    tl.store(place + 2, tl.sum(tl.sum(traces, 1), 0))
+    tl.store(place + 2, tl.sum(tl.sum(tl.where(same, left, 0.0), 1), 0))
+    tl.store(place + 3, tl.sum(tl.sum(tl.where(same, right_gram, 0.0), 1), 0))
+
+
+@triton.jit
+def gram_measures(terms, norms, masses, tiles, relative, absolute, TILES: tl.constexpr):
+    """Add up the tiles of `gram_terms`; see `rules.linear.gram_measures` for the allowance."""
+    b = tl.program_id(0).to(tl.int64)
+    tile = tl.arange(0, TILES)
+    place = terms + (b * tiles + tile) * 4
+    here = tile < tiles
+    total = tl.sum(tl.load(place, mask=here, other=0.0), 0)
+    sizes = tl.sum(tl.load(place + 1, mask=here, other=0.0), 0)
+    left = tl.sum(tl.load(place + 2, mask=here, other=0.0), 0)
+    right = tl.sum(tl.load(place + 3, mask=here, other=0.0), 0)
+    total = tl.where(total < 0.0, 0.0, total)  # a NaN stays one
+    tl.store(norms + b, total + relative * sizes + absolute * (left + right))
+    tl.store(masses + b, left * right)
 
 
 @triton.jit

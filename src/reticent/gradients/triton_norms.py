@@ -128,9 +128,34 @@ def group_norm_back(
 
 
 @triton.jit
-def layer_norm_grads(
+def _normal(x, places, here, width, eps):
+    """x̂ of some rows, and what they were multiplied by."""
+    value = tl.load(x + places, mask=here, other=0.0)
+    value = tl.where(here, value - (tl.sum(value, 1) / width)[:, None], 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(value * value, 1) / width + eps)
+    return value * scale[:, None], scale
+
+
+@triton.jit
+def layer_norm(x, weight, bias, y, positions, width, eps, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """A few positions of one example."""
+    b = tl.program_id(1).to(tl.int64)
+    t = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, WIDTH)
+    here = (t < positions)[:, None] & (d < width)[None, :]
+    places = (b * positions + t)[:, None] * width + d[None, :]
+    normal, _ = _normal(x, places, here, width, eps)
+    factor = tl.load(weight + d, mask=d < width, other=0.0)
+    offset = tl.load(bias + d, mask=d < width, other=0.0)
+    tl.store(y + places, normal * factor[None, :] + offset[None, :], mask=here)
+
+
+@triton.jit
+def layer_norm_back(
     x,
     g,
+    weight,
+    dx,
     weights,
     biases,
     positions,
@@ -138,17 +163,23 @@ def layer_norm_grads(
     eps,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
+    INPUT: tl.constexpr,
 ):
-    """Of a few positions of one example: Σ g·x̂ and Σ g; x̂ is recomputed on the way."""
+    """Of a few positions of one example: Σ g·x̂ and Σ g, and, if INPUT, the input's gradient."""
     b = tl.program_id(1).to(tl.int64)
     t = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     d = tl.arange(0, WIDTH)
     here = (t < positions)[:, None] & (d < width)[None, :]
     places = (b * positions + t)[:, None] * width + d[None, :]
-    value = tl.load(x + places, mask=here, other=0.0).to(tl.float32)
-    value = tl.where(here, value - (tl.sum(value, 1) / width)[:, None], 0.0)
-    scale = 1.0 / tl.sqrt(tl.sum(value * value, 1) / width + eps)
-    grad = tl.load(g + places, mask=here, other=0.0).to(tl.float32)
+    normal, scale = _normal(x, places, here, width, eps)
+    grad = tl.load(g + places, mask=here, other=0.0)
+    along = grad * normal
     to = (b * tl.num_programs(0) + tl.program_id(0)) * width + d
-    tl.store(weights + to, tl.sum(grad * (value * scale[:, None]), 0), mask=d < width)
+    tl.store(weights + to, tl.sum(along, 0), mask=d < width)
     tl.store(biases + to, tl.sum(grad, 0), mask=d < width)
+    if INPUT:
+        factor = tl.load(weight + d, mask=d < width, other=0.0)[None, :]
+        first = tl.sum(grad * factor, 1) / width
+        second = tl.sum(along * factor, 1) / width
+        moved = grad * factor - first[:, None] - normal * second[:, None]
+        tl.store(dx + places, moved * scale[:, None], mask=here)

@@ -83,7 +83,7 @@ def test_every_way_of_taking_norms(dims, kernel, stride, dilation, padding, grou
     gram = conv_rules._gram(layer, x, g)
     torch.testing.assert_close(gram, windows.mT @ windows)
     torch.testing.assert_close(conv_rules._pixel_gram(layer, x, g), windows.mT @ windows)
-    torch.testing.assert_close(conv_rules.gram_norms(gram, split.mT @ split).sum(1), true)
+    torch.testing.assert_close(conv_rules.gram_measures(gram, split.mT @ split)[0].sum(1), true)
     torch.testing.assert_close(
         rule.weighted_sum(layer, x, g, ("weight", "bias"))["weight"], expected.sum(0)
     )

@@ -63,6 +63,8 @@ class Rule:
     parameters: frozenset[str] = frozenset()
     #: whether written-out gradients are small, so that they are kept rather than computed twice
     small: bool = False
+    #: parameters with short gradients that need g alone: always written out, as soon as g is known
+    brief: frozenset[str] = frozenset()
     #: whether x and g are brought to single precision at least before the rule sees them
     widens: bool = True
 
@@ -102,7 +104,13 @@ class Rule:
         return {role: grad.sum(0) for role, grad in self.per_example(module, x, g, roles).items()}
 
     def prepared(
-        self, module: nn.Module, x: Tensor, g: Tensor, factors: Tensor, ours: bool
+        self,
+        module: nn.Module,
+        x: Tensor,
+        g: Tensor,
+        factors: Tensor,
+        roles: Collection[str],
+        ours: bool,
     ) -> tuple[Tensor, Tensor]:
         """Inputs, and g times the factors, for `weighted_sum`; a factor of 0 silences even NaN.
 
@@ -130,6 +138,13 @@ class Rule:
         `weighted_sum` adds whole per-example gradients.
         """
         return {}
+
+    def measures(
+        self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]
+    ) -> tuple[Grads, Grads]:
+        """`squared_norms`, and the squares of `mass`: together where one computation gives both."""
+        masses = self.mass(module, x, g, roles)
+        return self.squared_norms(module, x, g, roles), {r: m.square() for r, m in masses.items()}
 
     def instantiates(self, module: nn.Module, x: Tensor, g: Tensor) -> bool:
         """Whether `squared_norms` writes the gradients out, so that they may as well be kept."""
@@ -243,11 +258,16 @@ class Use:
             self.parts[number] = g
             return
         self.g = g
-        if self.alone and self.rule.early(
-            self.module, self.x, g, sum(self.numel(role) for role in self.targets)
-        ):
-            with torch.no_grad(), torch.autocast(g.device.type, enabled=False):
+        if not self.alone:
+            return
+        brief = self.rule.brief & self.targets.keys()
+        with torch.no_grad(), torch.autocast(g.device.type, enabled=False):
+            if self.rule.early(
+                self.module, self.x, g, sum(self.numel(role) for role in self.targets)
+            ):
                 self.keep(self.written(self.targets))
+            elif brief:
+                self.kept = self.rule.per_example(self.module, self.x, g, brief)
 
     def keep(self, grads: Grads) -> None:
         """Written-out gradients; what they were made of is let go."""
@@ -371,6 +391,10 @@ def in_memory(values: Tensor) -> Tensor:
 
 def wide(tensor: Tensor) -> Tensor:
     """Half precision widened to float32: a norm rounded to 8 bits cannot bound anything."""
-    if tensor.dtype in (torch.float16, torch.bfloat16):
-        return tensor.float()
-    return tensor
+    return tensor.to(wide_dtype(tensor)) if tensor.is_floating_point() else tensor
+
+
+def wide_dtype(tensor: Tensor) -> torch.dtype:
+    """The type to add up its values in."""
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    return torch.float32 if half else tensor.dtype

@@ -31,8 +31,9 @@ from reticent.gradients.rules.base import (
     register_rule,
     sizes,
     squares,
+    wide_dtype,
 )
-from reticent.gradients.rules.linear import allowing, gram_norms, writing_is_cheaper
+from reticent.gradients.rules.linear import gram_measures, measures_of, writing_is_cheaper
 
 
 def _padded(conv: _ConvNd, x: Tensor) -> Tensor:
@@ -72,6 +73,7 @@ class ConvRule(Rule):
     """x is [B, C, *spatial], g is [B, O, *output]."""
 
     parameters = frozenset({"weight", "bias"})
+    brief = frozenset({"bias"})
 
     def argument(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """One batched tensor: an unbatched image would be taken for a batch of channels."""
@@ -96,19 +98,28 @@ class ConvRule(Rule):
         self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]
     ) -> Grads:
         """By Gram matrices or instantiation, whichever is smaller."""
+        return self.measures(module, x, g, roles)[0]
+
+    def measures(
+        self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]
+    ) -> tuple[Grads, Grads]:
+        """Masses come with the Gram matrices."""
         conv = cast(_ConvNd, module)
+        gram = "weight" in roles and not self.instantiates(module, x, g)
+        masses = self.mass(module, x, g, set(roles) - {"weight"} if gram else roles)
+        squared = {role: mass.square() for role, mass in masses.items()}
         norms: Grads = {}
-        if "weight" in roles:
-            written = self.instantiates(module, x, g)
-            if written and kernels.takes_conv(conv, x, g):
-                norms["weight"] = kernels.conv_norms(conv, x, g)
-            else:
-                take = _written_norms if written else _gram_norms
-                parts = _pieces(conv, x, g, windows=written or not _by_pixels(conv, x, g))
-                norms["weight"] = joined([take(conv, a, b) for a, b in parts])
+        if gram:
+            parts = _pieces(conv, x, g, windows=not _by_pixels(conv, x, g))
+            found = [_gram_measures(conv, a, b) for a, b in parts]
+            norms["weight"], squared["weight"] = (joined(list(f)) for f in zip(*found, strict=True))
+        elif "weight" in roles and kernels.takes_conv(conv, x, g):
+            norms["weight"] = kernels.conv_norms(conv, x, g)
+        elif "weight" in roles:
+            norms["weight"] = joined([_written_norms(conv, *p) for p in _pieces(conv, x, g)])
         if "bias" in roles:
             norms["bias"] = squares(g.flatten(2).sum(2))
-        return norms
+        return norms, squared
 
     def mass(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
         """Σ_t ‖g_t‖‖u_t‖ over windows u is at most ‖g‖‖U‖; and Σ_t ‖g_t‖ at most ‖g‖√T.
@@ -117,6 +128,8 @@ class ConvRule(Rule):
         they are next to each other.
         """
         conv = cast(_ConvNd, module)
+        if not roles:
+            return {}
         size = sizes(g)
         found: Grads = {"bias": size * g.shape[2:].numel() ** 0.5} if "bias" in roles else {}
         if "weight" in roles:
@@ -127,7 +140,13 @@ class ConvRule(Rule):
         return found
 
     def prepared(
-        self, module: nn.Module, x: Tensor, g: Tensor, factors: Tensor, ours: bool
+        self,
+        module: nn.Module,
+        x: Tensor,
+        g: Tensor,
+        factors: Tensor,
+        roles: Collection[str],
+        ours: bool,
     ) -> tuple[Tensor, Tensor]:
         """Channels last, which the matrix units want: other layouts are turned on every call."""
         if (
@@ -139,7 +158,7 @@ class ConvRule(Rule):
                 kernels.channels_last(x, factors, scaled=False),
                 kernels.channels_last(g, factors, scaled=True),
             )
-        return super().prepared(module, x, g, factors, ours)
+        return super().prepared(module, x, g, factors, roles, ours)
 
     def per_example(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
         """G Uᵀ, group by group."""
@@ -151,7 +170,7 @@ class ConvRule(Rule):
             else:
                 grads["weight"] = joined([_written(conv, a, b) for a, b in _pieces(conv, x, g)])
         if "bias" in roles:
-            grads["bias"] = g.flatten(2).sum(2)
+            grads["bias"] = g.flatten(2).sum(2, dtype=wide_dtype(g))
         return grads
 
     def weighted_sum(
@@ -206,20 +225,21 @@ def _written_norms(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
     return squares(_written(conv, x, g))
 
 
-def _gram_norms(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
-    """Squared norms [B] from Gram matrices."""
+def _gram_measures(conv: _ConvNd, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared norms [B] and masses from Gram matrices."""
     if kernels.takes_conv(conv, x, g) and _by_pixels(conv, x, g):
-        return _pixel_norms(conv, x, g)
+        return _pixel_measures(conv, x, g)
     split = _split(conv, g)
-    return gram_norms(_gram(conv, x, g), split.mT @ split).sum(1)
+    norms, masses = gram_measures(_gram(conv, x, g), split.mT @ split)
+    return norms.sum(1), masses.sum(1)
 
 
-def _pixel_norms(conv: _ConvNd, x: Tensor, g: Tensor) -> Tensor:
+def _pixel_measures(conv: _ConvNd, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """The same from the Gram matrices of single pixels, shifted and added up in one kernel."""
     flat, split = x.flatten(2).mT, g.flatten(2).mT  # views in either order of memory
     with rounding.products_like_convolutions(x.device):
         pixels, outer = flat @ flat.mT, split @ split.mT
-    return allowing(kernels.window_terms(conv, pixels, outer, x, g), outer.shape[1])
+    return measures_of(kernels.window_terms(conv, pixels, outer, x, g), outer.shape[1])
 
 
 def _by_pixels(conv: _ConvNd, x: Tensor, g: Tensor) -> bool:

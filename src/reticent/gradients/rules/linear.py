@@ -24,30 +24,38 @@ from reticent.gradients.rules.base import (
     per_position,
     pieces,
     register_rule,
+    wide_dtype,
 )
 
 
-def gram_norms(left: Tensor, right: Tensor) -> Tensor:
-    """Σ_{t,s} left_ts · right_ts over the last two dimensions, never below the true value.
+def gram_measures(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_{t,s} left_ts · right_ts over the last two dimensions, never below the true value; masses.
 
     The terms can cancel, and what is left may be smaller than their rounding error; an example
     built that way would get through with a norm of 0. The error is at most a few units in the
     last place of Σ|left·right|, so that much is added: the norm errs to the safe side. Squares too
     small to represent are made up for in the same way (see `outer_norms`), through the traces.
+
+    The other result, ‖a‖²‖g‖² from the traces, is the square of a bound on Σ_t ‖a_t‖‖g_t‖.
     """
     if left.ndim == 3 and kernels.usable(left, right):
-        return allowing(kernels.gram_terms(left, right), left.shape[-1])
+        return measures_of(kernels.gram_terms(left, right), left.shape[-1])
     terms = left * right
-    traces = left.diagonal(0, -2, -1).sum(-1) + right.diagonal(0, -2, -1).sum(-1)
-    sums = (terms.sum((-2, -1)), terms.abs().sum((-2, -1)), traces)
-    return allowing(torch.stack(sums, -1), left.shape[-1])
+    relative, absolute = allowances(left.dtype, left.shape[-1])
+    one, other = (gram.diagonal(0, -2, -1).sum(-1) for gram in (left, right))
+    norms = terms.sum((-2, -1)).clamp(min=0) + relative * terms.abs().sum((-2, -1))
+    return norms + absolute * (one + other), one * other
 
 
-def allowing(terms: Tensor, positions: int) -> Tensor:
-    """Norms from (sum, sum of sizes, traces) of the products, with the allowance."""
-    total, sizes, traces = terms.unbind(-1)
-    number = torch.finfo(terms.dtype)
-    return total.clamp(min=0) + 4 * number.eps * sizes + number.tiny * positions * traces
+def measures_of(terms: Tensor, positions: int) -> tuple[Tensor, Tensor]:
+    """The same from the terms of a kernel's tiles."""
+    return kernels.gram_measures(terms, *allowances(terms.dtype, positions))
+
+
+def allowances(dtype: torch.dtype, positions: int) -> tuple[float, float]:
+    """What is added to a norm for each unit of the products' sizes, and of the traces."""
+    number = torch.finfo(dtype)
+    return 4 * number.eps, number.tiny * positions
 
 
 def outer_norms(a: Tensor, g: Tensor) -> Tensor:
@@ -72,6 +80,7 @@ class LinearRule(Rule):
     """x is [B, ..., in], g is [B, ..., out]."""
 
     parameters = frozenset({"weight", "bias"})
+    brief = frozenset({"bias"})
 
     def positions(self, module: nn.Module, x: Tensor) -> tuple[int, ...]:
         """Everything between examples and features."""
@@ -85,21 +94,33 @@ class LinearRule(Rule):
         self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]
     ) -> Grads:
         """By Gram matrices or instantiation, whichever is smaller."""
+        return self.measures(module, x, g, roles)[0]
+
+    def measures(
+        self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]
+    ) -> tuple[Grads, Grads]:
+        """Masses come with the Gram matrices, and with the only position's norms."""
         written = self.instantiates(module, x, g)
         x, g = per_position(x), per_position(g)
         norms: Grads = {}
+        masses: Grads = {}
         if "weight" in roles:
             if x.shape[1] == 1:
-                norms["weight"] = outer_norms(x[:, 0], g[:, 0])
+                norms["weight"] = masses["weight"] = outer_norms(x[:, 0], g[:, 0])
             elif written:
                 parts = pieces(x, g, x.shape[-1] * g.shape[-1])
                 norms["weight"] = joined([(b.mT @ a).square().sum((1, 2)) for a, b in parts])
+                masses["weight"] = self.mass(module, x, g, {"weight"})["weight"].square()
             else:
                 parts = pieces(x, g, 2 * x.shape[1] ** 2)
-                norms["weight"] = joined([gram_norms(a @ a.mT, b @ b.mT) for a, b in parts])
+                found = [gram_measures(a @ a.mT, b @ b.mT) for a, b in parts]
+                norms["weight"], masses["weight"] = (
+                    joined(list(f)) for f in zip(*found, strict=True)
+                )
         if "bias" in roles:
             norms["bias"] = g.sum(1).square().sum(1)
-        return norms
+            masses["bias"] = self.mass(module, x, g, {"bias"})["bias"].square()
+        return norms, masses
 
     def mass(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
         """Σ_t ‖g_t‖‖a_t‖ and Σ_t ‖g_t‖."""
@@ -116,8 +137,23 @@ class LinearRule(Rule):
         if "weight" in roles:
             grads["weight"] = g.mT @ x
         if "bias" in roles:
-            grads["bias"] = g.sum(1)
+            grads["bias"] = g.sum(1, dtype=wide_dtype(g))
         return grads
+
+    def prepared(
+        self,
+        module: nn.Module,
+        x: Tensor,
+        g: Tensor,
+        factors: Tensor,
+        roles: Collection[str],
+        ours: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Of a product either operand may carry the factors: the narrower one does."""
+        if "bias" in roles or x.shape[-1] >= g.shape[-1]:
+            return super().prepared(module, x, g, factors, roles, ours)
+        g, x = super().prepared(module, g, x, factors, roles, ours)
+        return x, g
 
     def weighted_sum(
         self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]

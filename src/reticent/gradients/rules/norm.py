@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from reticent.gradients import kernels
+from reticent.gradients import norm_kernels
 from reticent.gradients.rules.base import (
     CompositeRule,
     Grads,
@@ -61,24 +61,12 @@ class NormRule(Rule):
         between = tuple(range(1, product.ndim - inner))
         return product.sum(between) if between else product
 
-    def in_one_pass(self, module: nn.Module, x: Tensor, g: Tensor) -> Grads | None:
-        """Both gradients from one kernel, where there is one."""
-        if not isinstance(module, nn.LayerNorm) or len(module.normalized_shape) != 1:
-            return None
-        if x.ndim < 3 or not kernels.takes_layer_norm(x, g):
-            return None
-        weight, bias = kernels.layer_norm_grads(x, g, module.eps)
-        return {"weight": weight, "bias": bias}
-
     def early(self, module: nn.Module, x: Tensor, g: Tensor, numbers: int) -> bool:
         """Always: they are as small as the parameters."""
         return True
 
     def per_example(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
         """Σ g·x̂ and Σ g."""
-        both = self.in_one_pass(module, x, g)
-        if both is not None:
-            return {role: both[role] for role in roles}
         grads: Grads = {}
         if "weight" in roles:
             grads["weight"] = self.reduce(module, g * self.normalised(module, x))
@@ -118,13 +106,22 @@ class ChannelNormRule(NormRule):
         return product.flatten(2).sum(2) if product.ndim > 2 else product
 
 
+def _hand_over(box: list[Use], g: Tensor, weights: Tensor, biases: Tensor) -> None:
+    """Give the use, if there is one, its gradients, or what they can be made of."""
+    for use in box:
+        if use.alone:
+            use.keep({"weight": weights, "bias": biases})
+        else:
+            use.g = g
+
+
 class _Group(torch.autograd.Function):
     """Group norm by kernels of our own, which give the per-example gradients on the way back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, seed: Tensor, module: nn.GroupNorm, box: list[Use]) -> Tensor:
         """`box` will hold the use, once it is recorded."""
-        y, means, scales = kernels.group_norm(
+        y, means, scales = norm_kernels.group_norm(
             x, module.weight, module.bias, module.num_groups, module.eps
         )
         ctx.save_for_backward(x, means, scales)
@@ -135,7 +132,7 @@ class _Group(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
         """Hand the use what it needs."""
         x, means, scales = ctx.saved_tensors
-        dx, weights, biases = kernels.group_norm_back(
+        dx, weights, biases = norm_kernels.group_norm_back(
             x,
             grads[0],
             ctx.module.weight,
@@ -144,37 +141,91 @@ class _Group(torch.autograd.Function):
             ctx.module.num_groups,
             wanted=ctx.needs_input_grad[0],
         )
-        for use in ctx.box:
-            if use.alone:
-                use.keep({"weight": weights, "bias": biases})
-            else:
-                use.g = grads[0]
+        _hand_over(ctx.box, grads[0], weights, biases)
         return dx, None, None, None
 
 
-class GroupNormRule(ChannelNormRule, CompositeRule):
-    """`GroupNorm`: one kernel forward and one back on a GPU, PyTorch's own elsewhere."""
+class _Layer(torch.autograd.Function):
+    """The same for layer norm, whose statistics are cheaper computed again than kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, seed: Tensor, module: nn.LayerNorm, box: list[Use]) -> Tensor:
+        """`box` will hold the use, once it is recorded."""
+        ctx.save_for_backward(x)
+        ctx.module, ctx.box = module, box
+        return norm_kernels.layer_norm(x, module.weight, module.bias, module.eps)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        """Hand the use what it needs."""
+        (x,) = ctx.saved_tensors
+        dx, weights, biases = norm_kernels.layer_norm_back(
+            x, grads[0], ctx.module.weight, ctx.module.eps, wanted=ctx.needs_input_grad[0]
+        )
+        _hand_over(ctx.box, grads[0], weights, biases)
+        return dx, None, None, None
+
+
+class _KernelNormRule(NormRule, CompositeRule):
+    """One kernel forward and one back on a GPU, the module's own forward elsewhere."""
+
+    def fused(self, module: nn.Module, x: Tensor) -> Any:
+        """The function of our own that can take this input, if any."""
+        raise NotImplementedError
+
+    def plain(self, module: nn.Module, x: Tensor) -> Tensor:
+        """The layer's output by PyTorch."""
+        raise NotImplementedError
 
     def forward(self, module: nn.Module, tape: Any, *args: Any, **kwargs: Any) -> Any:
         """The layer's output, recorded."""
-        group = cast(nn.GroupNorm, module)
         x = self.argument(module, args, kwargs)
-        targets = {n: Target(p) for n, p in group.named_parameters() if p is not None}
-        both = len(targets) == 2 and torch.is_grad_enabled()
-        if both and group.weight.dtype == x.dtype and kernels.takes_group_norm(x, group.num_groups):
+        targets = {name: Target(p) for name, p in module.named_parameters()}
+        same = all(target.parameter.dtype == x.dtype for target in targets.values())
+        function = None
+        if len(targets) == 2 and same and torch.is_grad_enabled():
+            function = self.fused(module, x)
+        if function is not None:
             box: list[Use] = []
-            y = cast(Tensor, _Group.apply(x, tape.seed(x.device), group, box))
+            y = cast(Tensor, function.apply(x, tape.seed(x.device), module, box))
             use = tape.record(tape.unit, self, x, [], targets)
             box += [] if use is None else [use]
             return y
-        y = F.group_norm(x, group.num_groups, group.weight, group.bias, group.eps)
-        y, place = tape.watch(y)
+        y, place = tape.watch(self.plain(module, x))
         tape.record(tape.unit, self, x, [place], targets)
         return y
 
 
-for _kind in (nn.LayerNorm, nn.RMSNorm):
-    register_rule(_kind, NormRule())
+class GroupNormRule(ChannelNormRule, _KernelNormRule):
+    """`GroupNorm`."""
+
+    def fused(self, module: nn.Module, x: Tensor) -> Any:
+        """Most shapes in single precision."""
+        takes = norm_kernels.takes_group_norm(x, cast(nn.GroupNorm, module).num_groups)
+        return _Group if takes else None
+
+    def plain(self, module: nn.Module, x: Tensor) -> Tensor:
+        """The layer's output by PyTorch."""
+        group = cast(nn.GroupNorm, module)
+        return F.group_norm(x, group.num_groups, group.weight, group.bias, group.eps)
+
+
+class LayerNormRule(_KernelNormRule):
+    """`LayerNorm`."""
+
+    def fused(self, module: nn.Module, x: Tensor) -> Any:
+        """One normalised dimension, in single precision."""
+        one = len(cast(nn.LayerNorm, module).normalized_shape) == 1
+        return _Layer if one and norm_kernels.takes_layer_norm(x) else None
+
+    def plain(self, module: nn.Module, x: Tensor) -> Tensor:
+        """The layer's output by PyTorch."""
+        norm = cast(nn.LayerNorm, module)
+        return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+
+register_rule(nn.LayerNorm, LayerNormRule())
+register_rule(nn.RMSNorm, NormRule())
 register_rule(nn.GroupNorm, GroupNormRule())
 for _channel_kind in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d):
     register_rule(_channel_kind, ChannelNormRule())
