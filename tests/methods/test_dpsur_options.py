@@ -34,8 +34,8 @@ def test_the_budget_sets_the_noise_or_the_number_of_updates():
     training = started(METHOD, steps=None, budget=rt.Budget(4, 1e-3))
     ledger = rt.Ledger(rt.Budget(4, 1e-3))
     charge = METHOD.price(N)[0][0]
-    assert ledger.epsilon_with(charge, training.steps) <= 4
-    assert ledger.epsilon_with(charge, training.steps + 1) > 4
+    assert ledger.epsilon_with(((charge, training.steps),)) <= 4
+    assert ledger.epsilon_with(((charge, training.steps + 1),)) > 4
     with pytest.raises(BudgetError, match="affords"):
         started(METHOD, steps=10_000)
 

@@ -21,7 +21,7 @@ def test_noise_is_enough_and_hardly_more(epsilon, delta, rate, steps):
     ledger = Ledger(budget)
     ledger.charge(SampledGaussian(rate, noise), "training", count=steps)  # affordable
     assert ledger.epsilon(delta) <= epsilon
-    assert Ledger(budget).epsilon_with(SampledGaussian(rate, noise * 0.997), steps) > epsilon
+    assert Ledger(budget).epsilon_with(((SampledGaussian(rate, noise * 0.997), steps),)) > epsilon
     assert noise == float(f"{noise:.4g}")
 
 
@@ -32,9 +32,9 @@ def test_steps_and_noise_agree():
     assert 1770 <= steps < 1780
     assert steps_for(budget, charge, accountant="rdp") < steps
     assert (
-        Ledger(budget).epsilon_with(charge, steps)
+        Ledger(budget).epsilon_with(((charge, steps),))
         <= 3
-        < Ledger(budget).epsilon_with(charge, steps + 1)
+        < Ledger(budget).epsilon_with(((charge, steps + 1),))
     )
 
 

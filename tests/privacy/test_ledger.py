@@ -33,7 +33,7 @@ def test_the_budget_is_used_up_and_never_passed():
     assert made == room > 10
     assert ledger.epsilon(1e-5) <= 1.0
     # one more would pass it, so the ledger refuses and records nothing
-    assert Ledger(BUDGET).epsilon_with(CHARGE, made + 1) > 1.0
+    assert Ledger(BUDGET).epsilon_with(((CHARGE, made + 1),)) > 1.0
     before = ledger.to_json()
     with pytest.raises(BudgetError, match=r"epsilon = 1 at delta = 1e-05"):
         ledger.charge(CHARGE, "training")
@@ -145,7 +145,7 @@ def test_unreadable_files_are_named(tmp_path):
 def test_adaptive_charges_need_the_filter():
     with pytest.raises(AccountingError, match="filter_order"):
         Ledger(BUDGET).charge(CHARGE, "training", adaptive=True)
-    order = filter_order_for(BUDGET, GENTLE, 100)
+    order = filter_order_for(BUDGET, ((GENTLE, 100),))
     ledger = Ledger(BUDGET, filter_order=order)
     ledger.charge(GENTLE, "training", adaptive=True, count=10)
     statement = ledger.statement(1e-5)
@@ -158,9 +158,42 @@ def test_adaptive_charges_need_the_filter():
     again = Ledger.from_json(ledger.to_json())
     assert again.statement(1e-5) == statement
     # ordinary charges in the same ledger go through the filter too
+    left = ledger.divergence_left()
     ledger.charge(SampledGaussian(0.01, 4.0), "count")
     assert ledger.statement(1e-5).accountant == "filter"
-    assert ledger.epsilon(1e-5) > statement.epsilon
+    assert ledger.divergence_left() < left
+
+
+def test_a_filter_states_what_it_keeps_not_what_was_spent():
+    # how much was spent depends on the releases: read off afterwards, it bounds nothing
+    ledger = Ledger(BUDGET, filter_order=20.0)
+    ledger.charge(GENTLE, "training", adaptive=True)
+    assert ledger.epsilon(BUDGET.delta) == BUDGET.epsilon
+    assert ledger.epsilon(2 * BUDGET.delta) == BUDGET.epsilon
+    smaller = ledger.epsilon(BUDGET.delta / 10)
+    assert smaller == pytest.approx(BUDGET.epsilon + math.log(10) / 19, rel=1e-12)
+    room = ledger.divergence_left()
+    cost = float(GENTLE.rdp((20.0,))[0])
+    ledger.charge(GENTLE, "training", adaptive=True, count=int(room / cost * (1 - 1e-9)))
+    assert ledger.divergence_left() < cost
+    assert ledger.epsilon(BUDGET.delta) == BUDGET.epsilon
+    without = Ledger(filter_order=20.0)
+    without.charge(GENTLE, "training", adaptive=True)
+    assert math.isinf(without.epsilon(1e-5))
+    beyond = ledger.to_json()
+    beyond["entries"][0]["count"] *= 3
+    assert math.isinf(Ledger.from_json(beyond).epsilon(1e-5))
+
+
+def test_the_order_of_a_filter_is_fixed_once():
+    ledger = Ledger(BUDGET)
+    ledger.charge(GENTLE, "count")
+    ledger.use_filter(12.0)
+    ledger.use_filter(12.0)
+    with pytest.raises(AccountingError, match="fixed already"):
+        ledger.use_filter(13.0)
+    with pytest.raises(AccountingError, match="greater than 1"):
+        Ledger(BUDGET).use_filter(1.0)
 
 
 def test_what_another_accountant_allowed_is_forgotten():
@@ -174,7 +207,7 @@ def test_what_another_accountant_allowed_is_forgotten():
 
 
 def test_the_filter_stops_before_the_budget_is_passed():
-    ledger = Ledger(BUDGET, filter_order=filter_order_for(BUDGET, GENTLE, 200))
+    ledger = Ledger(BUDGET, filter_order=filter_order_for(BUDGET, ((GENTLE, 200),)))
     multiplier, made = GENTLE.multiplier, 0
     while True:
         try:

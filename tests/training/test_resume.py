@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 import reticent as rt
 from reticent.errors import CheckpointError, OptionError
 from reticent.files import write_atomically
+from reticent.privacy import SampledGaussian
 from reticent.training.checkpoint import CHECKPOINT, write_checkpoint
 
 from .problem import BUDGET, INPUTS, TARGETS, model, options, sgd, weights
@@ -115,6 +116,30 @@ def test_a_killed_process_can_be_resumed(tmp_path):
     assert resumed.ledger.to_json() == whole.ledger.to_json()
 
 
+def test_a_run_that_began_with_a_paid_ledger_goes_on_with_it(tmp_path):
+    """The noise was set from what the ledger had left; on resuming it must come out the same."""
+
+    def paid():
+        ledger = rt.Ledger(BUDGET)
+        ledger.charge(SampledGaussian(rate=1, multiplier=8), "something else")
+        return ledger
+
+    def started(folder, **more):
+        coins = rt.Coins.from_seed(3)
+        method = rt.DPSGD(batch=30, clip=1.0)
+        more = {"method": method, "coins": coins, "ledger": paid(), **more}
+        return rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, **more))
+
+    whole = started(tmp_path / "whole").finish()
+    next(iter(started(tmp_path / "half", checkpoint_every=0)))
+    with pytest.raises(CheckpointError, match="other method"):
+        started(tmp_path / "half", resume=True, ledger=None)
+    resumed = started(tmp_path / "half", resume=True).finish()
+    assert torch.equal(weights(resumed), weights(whole))
+    assert resumed.ledger.to_json() == whole.ledger.to_json()
+    assert [entry.purpose for entry in resumed.ledger.entries] == ["something else", "training"]
+
+
 def test_checkpoints_that_cannot_be_used_are_refused(tmp_path):
     folder = tmp_path / "run"
     training = rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, checkpoint_every=0))
@@ -137,7 +162,8 @@ def test_checkpoints_that_cannot_be_used_are_refused(tmp_path):
     relu = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
     with pytest.raises(CheckpointError, match="other model"):
         rt.run(relu, (INPUTS, TARGETS), **options(folder=folder, resume=True))
-    with pytest.raises(OptionError, match="ledger of its checkpoint"):
+    paid.charge(SampledGaussian(rate=1, multiplier=100), "something else")
+    with pytest.raises(CheckpointError, match=r"lacks SampledGaussian.* for 'something else'"):
         rt.run(model(), (INPUTS, TARGETS), **options(folder=folder, resume=True, ledger=paid))
     whole = (folder / CHECKPOINT).read_bytes()
     (folder / CHECKPOINT).write_bytes(whole[: len(whole) // 2])

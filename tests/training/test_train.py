@@ -63,7 +63,7 @@ def test_the_budget_is_kept_and_used():
     assert result.epsilon <= 3
     assert result.ledger.entries[0].count == result.steps
     charge = result.ledger.entries[0].charge
-    assert rt.Ledger(BUDGET).epsilon_with(charge, result.steps + 1) > 3
+    assert rt.Ledger(BUDGET).epsilon_with(((charge, result.steps + 1),)) > 3
     calibrated = rt.train(
         model(), (INPUTS, TARGETS), **options(method=rt.DPSGD(batch=30), steps=20)
     )

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # (charge, what it pays for): the price of one release
 Price = tuple[tuple[Charge, str], ...]
+# consecutive releases of one price
+Stage = tuple[Price, int]
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,23 @@ class Method(ABC):
     #: whether the running time says something about the records that ε does not cover
     timing_is_private: ClassVar[bool] = False
 
+    #: whether charges depend on earlier releases: then `release` pays for itself, by `run.pay`
+    adaptive: ClassVar[bool] = False
+
     @abstractmethod
     def price(self, n: int) -> Price:
-        """What one release costs on a data set of nominal size `n`."""
+        """What one release costs on a data set of nominal size `n`, the first one if they differ.
+
+        Of an adaptive method: the most that one is expected to cost.
+        """
+
+    def stages(self, n: int, steps: int) -> tuple[Stage, ...]:
+        """The prices of a plan, in order: what a release costs, and how many cost that."""
+        return ((self.price(n), steps),)
+
+    def affordable(self, run: Run) -> bool:
+        """Whether an adaptive method can pay for one more release."""
+        return True
 
     @abstractmethod
     def calibrated(self, budget: Budget, n: int, steps: int, ledger: Ledger) -> Method:

@@ -1,7 +1,14 @@
 """Budgets, charges, the ledger and noise: where ε comes from."""
 
+from reticent.privacy.accountants import Bill
 from reticent.privacy.budget import Budget
-from reticent.privacy.calibration import check_failures, filter_order_for, noise_for, steps_for
+from reticent.privacy.calibration import (
+    check_failures,
+    filter_order_for,
+    noise_for,
+    noise_for_plan,
+    steps_for,
+)
 from reticent.privacy.charges import Charge, NonPrivate, SampledGaussian
 from reticent.privacy.ledger import Entry, Ledger
 from reticent.privacy.noise import Sensitive, noisy
@@ -10,6 +17,7 @@ from reticent.privacy.statements import ACCOUNTANTS, Statement
 
 __all__ = [
     "ACCOUNTANTS",
+    "Bill",
     "Budget",
     "Charge",
     "Entry",
@@ -22,6 +30,7 @@ __all__ = [
     "check_failures",
     "filter_order_for",
     "noise_for",
+    "noise_for_plan",
     "noisy",
     "steps_for",
     "trials_for",

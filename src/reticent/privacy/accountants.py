@@ -44,8 +44,12 @@ def rdp_to_epsilon(order: float, divergence: float, delta: float) -> float:
     """ε at one order (Canonne, Kamath, Steinke 2020, Proposition 12); NaN counts as infinite."""
     if not math.isfinite(divergence):
         return math.inf
-    epsilon = divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
-    return max(0.0, epsilon)
+    return max(0.0, divergence + rdp_to_epsilon_terms(order, delta))
+
+
+def rdp_to_epsilon_terms(order: float, delta: float) -> float:
+    """What the conversion adds to a divergence of this order."""
+    return math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
 
 
 def rdp_epsilon(bill: Bill, delta: float) -> float:

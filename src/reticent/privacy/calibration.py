@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from scipy.optimize import brentq
 
 from reticent.errors import BudgetError, OptionError
-from reticent.privacy.accountants import ORDERS, rdp_to_epsilon
+from reticent.privacy.accountants import ORDERS, Bill, rdp_to_epsilon
 from reticent.privacy.budget import Budget
 from reticent.privacy.charges import Charge, SampledGaussian
 from reticent.privacy.ledger import Ledger
@@ -42,12 +43,42 @@ def noise_for(
         ledger: Charges already paid, or sure to be paid, from the same budget.
         accountant: As `Ledger.epsilon` takes it.
     """
+    sample = charge_at(1.0)
+    if steps and accountant is None and isinstance(sample, SelectiveGaussian):
+        opened = _opened(budget, ledger)
+        if not opened.adaptive:
+            # selection costs some more noise than none would
+            check_failures([sample], budget)
+            rate = sample.rate
+            plain = noise_for(budget, lambda m: SampledGaussian(rate, m), steps, ledger=ledger)
+            found = _few_questions(
+                lambda m: opened.epsilon_with(((charge_at(m), steps),)),
+                1.25 * plain,
+                budget.epsilon,
+            )
+            if math.isfinite(found):
+                return found
+    return noise_for_plan(
+        budget, lambda m: ((charge_at(m), steps),), ledger=ledger, accountant=accountant
+    )
+
+
+def noise_for_plan(
+    budget: Budget,
+    bill_at: Callable[[float], Bill],
+    *,
+    ledger: Ledger | None = None,
+    accountant: str | None = None,
+) -> float:
+    """The same for a plan of several charges, all of which fall as the multiplier grows."""
+    steps = sum(count for _, count in bill_at(1.0))
     if steps == 0:
         return LEAST_MULTIPLIER
     opened = _opened(budget, ledger)
+    check_failures([charge for charge, _ in bill_at(1.0)], budget)
 
     def epsilon(multiplier: float, by: str | None) -> float:
-        return opened.epsilon_with(charge_at(multiplier), steps, by)
+        return opened.epsilon_with(bill_at(multiplier), by)
 
     def search(low: float, high: float, by: str | None, digits: float) -> float:
         # ε falls smoothly in the logarithm of the multiplier: Brent's method takes a handful of
@@ -58,15 +89,6 @@ def noise_for(
 
         return math.exp(brentq(excess, math.log(low), math.log(high), xtol=digits))
 
-    sample = charge_at(1.0)
-    check_failures([sample], budget)
-    if accountant is None and isinstance(sample, SelectiveGaussian) and not opened.adaptive:
-        # selection costs some more noise than none would
-        rate = sample.rate
-        plain = noise_for(budget, lambda m: SampledGaussian(rate, m), steps, ledger=ledger)
-        found = _few_questions(lambda m: epsilon(m, None), 1.25 * plain, budget.epsilon)
-        if math.isfinite(found):
-            return found
     # Rényi curves answer in milliseconds and suffice to tell that no search will help.
     quick = "rdp" if accountant is None and not opened.adaptive else accountant
     if epsilon(MOST_MULTIPLIER, quick) > budget.epsilon:
@@ -136,19 +158,19 @@ def check_failures(charges: Sequence[Charge], budget: Budget) -> None:
         )
 
 
-def filter_order_for(budget: Budget, charge: Charge, steps: int) -> float:
-    """The Rényi order at which `steps` releases at the planned `charge` cost least.
+def filter_order_for(budget: Budget, plan: Bill) -> float:
+    """The Rényi order at which the planned charges cost least.
 
     Choose it before the run and give it to the ledger; it depends on public numbers alone.
     """
-    curve = charge.rdp(ORDERS)
+    curve = sum((count * charge.rdp(ORDERS) for charge, count in plan), np.zeros(len(ORDERS)))
     costs = [
-        rdp_to_epsilon(order, steps * float(value), budget.delta)
+        rdp_to_epsilon(order, float(value), budget.delta)
         for order, value in zip(ORDERS, curve, strict=True)
     ]
     best = min(range(len(costs)), key=costs.__getitem__)
     if not math.isfinite(costs[best]):
-        raise OptionError("charge", charge, "has no finite Rényi divergence at any order")
+        raise OptionError("plan", plan, "has no finite Rényi divergence at any order")
     return ORDERS[best]
 
 

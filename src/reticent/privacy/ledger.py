@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reticent.errors import AccountingError, BudgetError, finite, whole
+from reticent.errors import AccountingError, BudgetError, whole
 from reticent.files import read_json, to_json, write_atomically
 from reticent.privacy.accountants import Bill
 from reticent.privacy.budget import ADJACENCY, Budget
 from reticent.privacy.charges import Charge
+from reticent.privacy.filters import checked_order, divergence_left, pledged_epsilon
 from reticent.privacy.statements import (
     EXACT,
     Statement,
@@ -78,10 +79,8 @@ class Ledger:
     """
 
     def __init__(self, budget: Budget | None = None, *, filter_order: float | None = None) -> None:
-        if filter_order is not None and finite("filter_order", filter_order) <= 1:
-            raise AccountingError(f"filter_order = {filter_order!r}: must be greater than 1")
         self.budget = budget
-        self.filter_order = filter_order
+        self.filter_order = None if filter_order is None else checked_order(filter_order)
         self._entries: list[Entry] = []
         self._notes: list[str] = []
         # per bundle: what was paid then, how many more it afforded, whether that is the most
@@ -122,7 +121,24 @@ class Ledger:
     def statement(self, delta: float, accountant: str | None = None) -> Statement:
         """ε with the accountant that proved it. Refuses an accountant that proves nothing here."""
         Budget(epsilon=1, delta=delta)  # δ is checked there
+        if self.adaptive and self.filter_order is not None and accountant in (None, "filter"):
+            pledged = pledged_epsilon(self._bill(), self.budget, self.filter_order, delta)
+            return Statement(pledged, delta, "filter")
         return self._state(self._bill(), delta, accountant)
+
+    def divergence_left(self) -> float:
+        """How much Rényi divergence at the filter's order may still be charged; for planning."""
+        if self.budget is None or self.filter_order is None:
+            raise AccountingError("the ledger has no budget or no filter_order")
+        return divergence_left(self._bill(), self.budget, self.filter_order)
+
+    def use_filter(self, order: float) -> None:
+        """Fix the filter's order, which must not depend on any release; once."""
+        if self.adaptive or self.filter_order not in (None, order):
+            raise AccountingError(
+                f"filter_order = {order!r}: the order {self.filter_order!r} is fixed already"
+            )
+        self.filter_order = checked_order(order)
 
     def _state(self, bill: Bill, delta: float, accountant: str | None) -> Statement:
         return state(
@@ -141,12 +157,18 @@ class Ledger:
 
     # -- spending -----------------------------------------------------------------------------
 
-    def epsilon_with(self, charge: Charge, count: int, accountant: str | None = None) -> float:
-        """ε at the budget's δ if `count` releases at `charge` were added; nothing is recorded."""
+    def epsilon_with(self, extra: Bill, accountant: str | None = None) -> float:
+        """ε at the budget's δ if these charges were added too; nothing is recorded."""
         if self.budget is None:
             raise BudgetError("the ledger has no budget to read a delta from")
-        bill = self._bill(((charge, count),))
-        return self._state(bill, self.budget.delta, accountant).epsilon
+        return self._state(self._bill(extra), self.budget.delta, accountant).epsilon
+
+    def affords_all(self, extra: Bill) -> bool:
+        """Whether a whole plan stays within the budget; True where there is none."""
+        if self.budget is None:
+            return True
+        ways = (None,) if self.adaptive else ("rdp", None)
+        return any(self.epsilon_with(extra, by) <= self.budget.epsilon for by in ways)
 
     def capacity(self, charges: Charge | Sequence[Charge], accountant: str | None = None) -> int:
         """How many more releases at these charges the budget affords (the ledger needs one)."""
@@ -259,7 +281,8 @@ class Ledger:
         elif adaptive and within is None:
             # the filter: at the fixed order, the sum so far plus this charge
             trial = self._copy_with(merged)
-            allowed = trial.epsilon(self.budget.delta) <= self.budget.epsilon
+            spent = trial._state(trial._bill(), self.budget.delta, None).epsilon
+            allowed = spent <= self.budget.epsilon
         else:
             allowed = self.affords(entry.accounted, count)
         if not allowed:

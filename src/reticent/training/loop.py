@@ -12,7 +12,7 @@ import torch
 
 from reticent.coins import Coins
 from reticent.errors import CheckpointError, ModelError, OptionError
-from reticent.methods.base import Method, Price
+from reticent.methods.base import Method, Stage
 from reticent.privacy import Budget, Ledger
 from reticent.training.checkpoint import CHECKPOINT, write_checkpoint
 from reticent.training.evaluation import Evaluation, Metrics, averaged_weights
@@ -89,7 +89,7 @@ class Training:
         self._seconds = 0.0
         self._started = time.monotonic()
         self._saved_at = -float("inf")
-        self._price: Price = method.price(run.n)
+        self._stages = () if method.adaptive else method.stages(run.n, steps)
         self._result: Result | None = None
         self._failed = False
         self._stopping = False
@@ -112,12 +112,11 @@ class Training:
             # its coins are used up, and the state may have moved: made again, two different
             # releases would share their noise
             raise RuntimeError("a release failed half-way; resume from the last checkpoint")
-        run, ledger = self.run, self.run.ledger
-        charges = tuple(charge for charge, _ in self._price)
-        ledger.affords(charges, max(self.steps - run.state.step, 1))  # asked once, remembered
-        while run.state.step < self.steps and not self._stopping and ledger.affords(charges):
+        run = self.run
+        while run.state.step < self.steps and not self._stopping and self._affords_next():
             self._checkpoint_if_due()
-            ledger.pay(self._price)  # before anything is released
+            if not self.method.adaptive:
+                run.ledger.pay(self._left()[0][0])  # before anything is released
             run.begin_release()
             self._failed, step = True, run.state.step
             try:
@@ -135,6 +134,22 @@ class Training:
         run.state.parameters.release_gradients()
         if self._stopping and self._folder is not None and run.state.step < self.steps:
             self.checkpoint()
+
+    def _left(self) -> list[Stage]:
+        """What is still to be paid of the plan."""
+        made, left = self.run.state.step, []
+        for price, count in self._stages:
+            if made < count:
+                left.append((price, count - made))
+            made = max(made - count, 0)
+        return left
+
+    def _affords_next(self) -> bool:
+        if self.method.adaptive:
+            return self.method.affordable(self.run)
+        price, count = self._left()[0]
+        charges, ledger = tuple(charge for charge, _ in price), self.run.ledger
+        return ledger.affords(charges, count) or ledger.affords(charges)  # many: remembered
 
     def stop(self) -> None:
         """End after the release under way, with a checkpoint; safe to call in a signal handler."""
@@ -206,15 +221,17 @@ class Training:
             )
 
     def _pay_for_the_plan(self) -> None:
-        """Charge the planned releases that were not made, as far as the budget goes."""
+        """Charge the planned releases that were not made, as far as the budget goes.
+
+        What a filter states is its whole budget anyway.
+        """
         ledger, made = self.run.ledger, self.run.state.step
-        missing = self.steps - made
-        if missing <= 0:
+        if made >= self.steps or self.method.adaptive:
             return
-        charges = tuple(charge for charge, _ in self._price)
-        count = missing if ledger.affords(charges, missing) else ledger.capacity(charges)
-        if count:
-            for charge, purpose in self._price:
+        for price, missing in self._left():
+            charges = tuple(charge for charge, _ in price)
+            count = missing if ledger.affords(charges, missing) else ledger.capacity(charges)
+            for charge, purpose in price if count else ():
                 ledger.charge(charge, f"{purpose}, planned but not made", count=count)
         ledger.note(
             f"stopped after {made} of {self.steps} planned releases; all are paid for, as far as "

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from reticent.errors import BudgetError, OptionError, positive, whole
 from reticent.methods.base import Method
-from reticent.privacy import Budget, Ledger, check_failures
+from reticent.privacy import Bill, Budget, Charge, Ledger, check_failures
+
+# No training makes so many releases.
+MANY = 2**20
 
 
 def plan(
@@ -45,22 +48,43 @@ def plan(
         raise OptionError(
             "noise", 0, "gives no guarantee, so it cannot keep a budget; leave the budget out"
         )
-    if noise is None:
+    if noise is None or method.adaptive:
         if steps is None:
             raise OptionError("steps", None, "give steps or epochs, or the method's noise")
         return method.calibrated(budget, n, steps, ledger), steps
-    charges = tuple(charge for charge, _ in method.price(n))
+    check_failures([charge for charge, _ in method.price(n)], budget)
     if steps is None:
-        check_failures(charges, budget)
-        return method, _some(ledger.capacity(charges), budget, noise)
-    check_failures(charges, budget)
-    if steps and not ledger.affords(charges, steps):
+        return method, _some(most_steps(method, n, ledger), budget, noise)
+    if steps and not ledger.affords_all(bill_of(method, n, steps)):
         raise BudgetError(
             f"steps = {steps}: epsilon = {budget.epsilon:g} at delta = {budget.delta:g} affords "
-            f"{ledger.capacity(charges)} at noise = {noise:g}; ask for fewer, or leave noise out "
-            "to have it set"
+            f"{most_steps(method, n, ledger)} at noise = {noise:g}; ask for fewer, or leave noise "
+            "out to have it set"
         )
     return method, steps
+
+
+def bill_of(method: Method, n: int, steps: int) -> Bill:
+    """All charges of a plan, with their numbers."""
+    counts: dict[Charge, int] = {}
+    for price, count in method.stages(n, steps):
+        for charge, _ in price:
+            counts[charge] = counts.get(charge, 0) + count
+    return tuple(counts.items())
+
+
+def most_steps(method: Method, n: int, ledger: Ledger) -> int:
+    """How many releases the ledger's budget affords."""
+    if type(method).stages is Method.stages:
+        return ledger.capacity(tuple(charge for charge, _ in method.price(n)))
+    low, high = 0, 1
+    while high < MANY and ledger.affords_all(bill_of(method, n, high)):
+        low, high = high, 2 * high
+    while high - low > 1:  # low fits, high does not
+        middle = (low + high) // 2
+        fits = ledger.affords_all(bill_of(method, n, middle))
+        low, high = (middle, high) if fits else (low, middle)
+    return low
 
 
 def _some(afforded: int, budget: Budget, noise: float) -> int:

@@ -22,7 +22,7 @@ from reticent.data.records import Batch, Records, fingerprint
 from reticent.data.sampling import Draws
 from reticent.errors import DataError
 from reticent.gradients import Clipping
-from reticent.privacy import Ledger, noisy
+from reticent.privacy import Charge, Ledger, noisy
 from reticent.training.state import State
 
 LossFn = Callable[[Any, Any], torch.Tensor]
@@ -316,6 +316,10 @@ class Run:
         """Keep numbers that must stay private, if whoever started the run asked for them."""
         if self.diagnostics is not None:
             self.diagnostics.append({"release": self.release, **numbers})
+
+    def pay(self, charge: Charge, purpose: str) -> None:
+        """Pay for what is about to be released; for charges that depend on earlier releases."""
+        self.ledger.charge(charge, purpose, adaptive=True)
 
     def noisy(self, total: Any, multiplier: float, stream: str = "noise") -> torch.Tensor:
         """`total` plus noise of `multiplier` times the sensitivity it states."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ def run(
         average: Decay of an exponential moving average of the weights; the result carries it.
         evaluation: Called on the model every `every` releases; see only held-out records there.
         every: How often to evaluate; by default ten times in all.
-        ledger: Charges already paid from the same budget, to go on with.
+        ledger: Charges already paid from the same budget, to go on with; the same charges again
+            when such a run is resumed.
         device: `auto`, `cpu`, `cuda`, ...
         microbatch: How many records are processed at once; no influence on the result but rounding
             (and, with dropout, which masks are drawn). By default as many as fit, measured on
@@ -127,7 +129,7 @@ def run(
     check_precision(precision, chosen)
     not_negative("checkpoint_every", checkpoint_every)
     folder = None if folder is None else Path(folder)
-    saved = _occupied(folder, resume, overwrite, ledger)
+    saved = _occupied(folder, resume, overwrite)
     try:
         to_json(config or {})
     except (TypeError, ValueError) as error:
@@ -194,6 +196,7 @@ def run(
         training.run.diagnostics = []
     if saved is not None:
         training.resume(saved)
+        _check_continued(ledger, training.run.ledger)
     elif folder is not None:
         for name in (RUN_FILE, MODEL_FILE, CHECKPOINT):  # and nothing else that lies there
             (folder / name).unlink(missing_ok=True)
@@ -214,9 +217,7 @@ def _piece(microbatch: int | None, saved: dict[str, Any] | None) -> Piece | None
     return Piece(begun_with, saved.get("piece_memory_bytes"))
 
 
-def _occupied(
-    folder: Path | None, resume: bool, overwrite: bool, ledger: Ledger | None
-) -> dict[str, Any] | None:
+def _occupied(folder: Path | None, resume: bool, overwrite: bool) -> dict[str, Any] | None:
     """The checkpoint to go on from, if that is wanted; refuses a folder that is taken."""
     if folder is None:
         if resume:
@@ -224,20 +225,22 @@ def _occupied(
         return None
     check_folder("folder", folder)
     if resume:
-        if ledger is not None:
-            raise OptionError(
-                "ledger", ledger, "a resumed run goes on with the ledger of its checkpoint"
-            )
         return read_checkpoint(folder)
-    if not overwrite and (folder / RUN_FILE).exists():
+    if not overwrite:
+        refuse_taken(folder)
+    return None
+
+
+def refuse_taken(folder: Path) -> None:
+    """Refuse a folder that holds a run, finished or not."""
+    if (folder / RUN_FILE).exists():
         raise CheckpointError(
             f"{str(folder)!r} holds a finished run; choose another folder, or overwrite it"
         )
-    if not overwrite and (folder / CHECKPOINT).exists():
+    if (folder / CHECKPOINT).exists():
         raise CheckpointError(
             f"{str(folder)!r} holds an unfinished run; resume or overwrite it, or choose another"
         )
-    return None
 
 
 def train(
@@ -267,6 +270,19 @@ def _open_ledger(ledger: Ledger | None, budget: Budget | None) -> Ledger:
     if ledger.budget != budget:
         raise OptionError("ledger", ledger.budget, f"was opened for another budget than {budget}")
     return ledger
+
+
+def _check_continued(paid: Ledger | None, continued: Ledger) -> None:
+    """What was paid before the run must be in the ledger that its checkpoint goes on with."""
+    for entry in () if paid is None else paid.entries:
+        if not any(
+            replace(line, count=entry.count) == entry and line.count >= entry.count
+            for line in continued.entries
+        ):
+            raise CheckpointError(
+                f"the checkpoint's ledger lacks {entry.charge} for {entry.purpose!r}, which was "
+                "paid before: it belongs to another run"
+            )
 
 
 def _scheduler(
