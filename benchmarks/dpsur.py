@@ -15,7 +15,8 @@ from typing import Any
 
 from machine import describe_machine
 from reticent import data as datasets
-from reticent.cli import reproduce, train
+from reticent.cli import reproduce
+from reticent.cli.building import build_training
 from reticent.cli.settings import resolve
 from reticent.reproduction import row
 
@@ -39,7 +40,7 @@ def dpsgd(
             **{"seed": seed, "device": device, "microbatch": MICROBATCH},
         },
     )
-    result = train.build_training(
+    result = build_training(
         settings, folder=folder, resume=False, coins=None, overwrite=True
     ).finish()
     return {

@@ -78,13 +78,18 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
 }
 
-# What changes when the inputs are scattering features; first guesses after Tramèr & Boneh (2021).
-SCATTERING: dict[str, dict[str, Any]] = {
-    "digits": {"model": "scatter-linear"},
-    "mnist": {"model": "scatter-cnn"},
-    "fashion-mnist": {"model": "scatter-cnn"},
-    "cifar10": {"model": "scatter-cnn", "batch": 8192, "lr": 4.0},
-    "cifar100": {"model": "scatter-cnn", "batch": 8192, "lr": 4.0},
+# What changes when the inputs are features; first guesses (scattering: after Tramèr & Boneh 2021).
+FEATURES: dict[str, dict[str, dict[str, Any]]] = {
+    "scattering": {
+        "digits": {"model": "scatter-linear"},
+        "mnist": {"model": "scatter-cnn"},
+        "fashion-mnist": {"model": "scatter-cnn"},
+        "cifar10": {"model": "scatter-cnn", "batch": 8192, "lr": 4.0},
+        "cifar100": {"model": "scatter-cnn", "batch": 8192, "lr": 4.0},
+    },
+    "word-vectors": {
+        "imdb": {"model": "linear", "batch": 1024},
+    },
 }
 
 
@@ -103,8 +108,7 @@ def recipe_for(
 ) -> dict[str, Any]:
     """Where to start on a data set, given as it is or as features."""
     recipe = dict(RECIPES.get(data, {}))
-    if features == "scattering":
-        recipe |= SCATTERING.get(data, {})
+    recipe |= FEATURES.get(features, {}).get(data, {})
     if method == "dpsur":
         if data in DPSUR_TABLE_2:
             published = DPSUR_TABLE_2[data].at(epsilon)

@@ -92,7 +92,9 @@ def test_recipes_know_about_features() -> None:
 
 
 def test_list_and_show() -> None:
-    (card,) = json.loads(call("features", "list", "--json"))
+    card, other = json.loads(call("features", "list", "--json"))
+    assert other["name"] == "word-vectors"
+    assert other == json.loads(call("features", "show", "word-vectors", "--json"))
     assert card == json.loads(call("features", "show", "scattering", "--json"))
     assert [option["name"] for option in card["options"]] == ["scales", "angles", "order"]
     assert "scattering" in call("features", "list")

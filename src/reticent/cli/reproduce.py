@@ -11,9 +11,10 @@ import typer
 from rich.table import Table
 
 from reticent import data as datasets
+from reticent.cli.building import build_method, build_training
 from reticent.cli.output import AsJson, epsilon_text, print_json, screen
 from reticent.cli.settings import Settings
-from reticent.cli.train import build_method, build_training, finish
+from reticent.cli.train import finish
 from reticent.errors import one_of
 from reticent.methods import DPSUR
 from reticent.methods.published import PublishedDPSUR

@@ -27,6 +27,10 @@ class Settings:
     root: str | None = None
     features: str = "none"
     feature_options: dict[str, Any] = field(default_factory=dict)
+    standardise: bool = False
+    standardise_noise: float | None = None
+    standardise_bound: float | None = None
+    standardise_clip: float | None = None
     model: str = "linear"
     activation: str | None = None
     model_options: dict[str, Any] = field(default_factory=dict)

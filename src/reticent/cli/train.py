@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,141 +12,16 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
 
-import reticent
-from reticent import data as datasets
-from reticent import methods, models
+from reticent import methods
+from reticent.cli.building import SCHEDULES, build_training
 from reticent.cli.diagnostics import DIAGNOSTICS_FILE, keep_diagnostics
 from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
 from reticent.cli.settings import Settings, assignments, resolve, save_settings, saved_settings
 from reticent.coins import Coins
-from reticent.errors import CheckpointError, OptionError, one_of
-from reticent.features import apply as apply_features
-from reticent.privacy import Budget
-from reticent.training import Release, Result, Training, evaluate
-from reticent.training.optimizers import by_name
+from reticent.errors import CheckpointError, OptionError
+from reticent.training import Release, Result, Training
 from reticent.training.result import RUN_FILE
-from reticent.training.train import pick_device
-
-SCHEDULES = ("constant", "linear", "cosine")
-SELECTION = ("valid_batch", "valid_noise", "bound", "beta", "trials", "pad")
-
-
-def build_training(
-    settings: Settings,
-    *,
-    folder: Path,
-    resume: bool,
-    coins: Coins | None,
-    method: methods.Method | None = None,
-    config: dict[str, Any] | None = None,
-    **options: Any,
-) -> Training:
-    """The training that these settings describe; `method` and `config` go beyond them."""
-    splits = _features(datasets.load(settings.data, root=settings.root), settings)
-    inputs, targets = splits.train
-    extras = {"vectors": splits.extras["vectors"]} if "vectors" in splits.extras else {}
-    takes = {option.name for option in models.describe(settings.model).options}
-    model = models.build(
-        settings.model,
-        classes=splits.info.n_classes,
-        input_shape=tuple(inputs.shape[1:]),
-        activation=settings.activation,
-        seed=settings.seed,
-        **{name: value for name, value in extras.items() if name in takes},
-        **settings.model_options,
-    )
-    budget = None if settings.non_private else Budget(settings.epsilon, settings.delta)
-    method = build_method(settings) if method is None else method
-    device = pick_device(settings.device)
-    held_out = datasets.as_records(splits.test, device)
-    training = reticent.run(
-        model,
-        (inputs, targets),
-        method=method,
-        budget=budget,
-        steps=settings.steps,
-        epochs=settings.epochs,
-        n=settings.n,
-        optimizer=by_name(
-            settings.optimizer,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        ),
-        scheduler=_schedule(settings, len(inputs)),
-        average=settings.average,
-        evaluation=functools.partial(evaluate, data=held_out, device=device),
-        every=settings.every,
-        device=device,
-        microbatch=settings.microbatch,
-        data_on=settings.data_on,
-        path=settings.path,
-        precision=settings.precision,
-        coins=coins,
-        folder=folder,
-        resume=resume,
-        config={
-            "settings": settings.to_json(),
-            "public_seeds": {"model": settings.seed},
-            **(config or {}),
-        },
-        **options,
-    )
-    for note in splits.notes:
-        training.run.ledger.note(note)
-    return training
-
-
-def build_method(settings: Settings) -> methods.Method:
-    """The method that these settings describe."""
-    named = {
-        "batch": settings.batch,
-        "clip": settings.clip,
-        "clipping": settings.clipping,
-        "noise": 0.0 if settings.non_private else settings.noise,
-        **{name: value for name in SELECTION if (value := getattr(settings, name)) is not None},
-    }
-    for name, value in settings.method_options.items():
-        if name in named or name in SELECTION:
-            raise OptionError(name, value, "has a flag of its own; give it there")
-    return methods.build(settings.method, **named, **settings.method_options)
-
-
-def _features(splits: datasets.Splits, settings: Settings) -> datasets.Splits:
-    if settings.features != "none":
-        models.describe(settings.model)  # a name that is none is told before minutes of computing
-        return apply_features(
-            splits,
-            settings.features,
-            settings.feature_options,
-            root=settings.root,
-            device=pick_device(settings.device),
-        )
-    if settings.feature_options:
-        raise OptionError(
-            "feature_options", settings.feature_options, "mean nothing without features"
-        )
-    return splits
-
-
-def _schedule(settings: Settings, n: int) -> Callable[[Optimizer], LRScheduler] | None:
-    one_of("schedule", settings.schedule, SCHEDULES)
-    if settings.schedule == "constant":
-        return None
-    if settings.steps is None and settings.epochs is None:
-        raise OptionError(
-            "schedule", settings.schedule, "needs to know the length: give steps or epochs"
-        )
-    nominal = settings.n or n
-    total = settings.steps or max(round((settings.epochs or 0) * nominal / settings.batch), 1)
-    if settings.schedule == "cosine":
-        return lambda optimizer: CosineAnnealingLR(optimizer, T_max=total)
-    return lambda optimizer: LinearLR(
-        optimizer, start_factor=1.0, end_factor=0.01, total_iters=total
-    )
 
 
 def train(
@@ -155,6 +29,21 @@ def train(
     root: Annotated[str | None, typer.Option(help="Folder that holds the data sets.")] = None,
     features: Annotated[
         str | None, typer.Option(help="Fixed features of the inputs; `reticent features list`.")
+    ] = None,
+    standardise: Annotated[
+        bool | None,
+        typer.Option(
+            "--standardise", help="Mean 0 and variance 1 by channel, paid for from the budget."
+        ),
+    ] = None,
+    standardise_noise: Annotated[
+        float | None, typer.Option(help="Noise multiplier of these means and variances.")
+    ] = None,
+    standardise_bound: Annotated[
+        float | None, typer.Option(help="Public bound that values are clamped to for them.")
+    ] = None,
+    standardise_clip: Annotated[
+        float | None, typer.Option(help="Public bound that a record's length is cut to for them.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model; `reticent models list`.")] = None,
     activation: Annotated[

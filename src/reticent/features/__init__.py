@@ -1,4 +1,7 @@
-"""Features computed before training, by name: fixed maps of each record, at no cost in privacy.
+"""Features computed before training, by name, and inputs standardised by private statistics.
+
+Features are fixed maps of each record, at no cost in privacy. What is computed over records, such
+as the means and variances of `standardise`, is a release and is paid for.
 
 >>> from reticent import data, features
 >>> splits = features.apply(data.load("digits"), "scattering", {"scales": 1}, keep=False)
@@ -9,13 +12,25 @@
 from reticent.features.applying import apply, locate
 from reticent.features.catalog import FeatureCard, FeatureOption, describe, names
 from reticent.features.scattering import Scattering
+from reticent.features.standardising import (
+    ChannelStatistics,
+    Reach,
+    channel_statistics,
+    standardise,
+)
+from reticent.features.word_vectors import WordVectors
 
 __all__ = [
+    "ChannelStatistics",
     "FeatureCard",
     "FeatureOption",
+    "Reach",
     "Scattering",
+    "WordVectors",
     "apply",
+    "channel_statistics",
     "describe",
     "locate",
     "names",
+    "standardise",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,12 +11,17 @@ from torch import Tensor, nn
 
 from reticent.errors import OptionError, one_of
 from reticent.features.scattering import Scattering
+from reticent.features.standardising import Reach
+from reticent.features.word_vectors import POOLINGS, WordVectors
 
 Builder = Callable[..., nn.Module]
 """Called with the shape of one input, the card's extras by name, and its options by name.
 
 The module takes inputs of any number, none included, to float32 features, each input on its own.
 """
+
+ReachOf = Callable[[tuple[int, ...]], Reach]
+"""From the shape of one input to the public range in which its features are expected."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class FeatureCard:
         build: makes the transform.
         options: what can be chosen.
         extras: which of `Splits.extras` the builder is given.
+        reach: the public bounds that `standardise` is given where none are stated.
         version: raised when the same options come to mean other numbers; old files are then left.
     """
 
@@ -53,11 +60,12 @@ class FeatureCard:
     build: Builder
     options: tuple[FeatureOption, ...] = ()
     extras: tuple[str, ...] = ()
+    reach: ReachOf = lambda shape: Reach()
     version: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """The card as JSON-ready data."""
-        hidden = ("build", "version")
+        hidden = ("build", "reach", "version")
         card = {key: value for key, value in vars(self).items() if key not in hidden}
         return {**card, "options": [asdict(option) for option in self.options]}
 
@@ -84,6 +92,29 @@ def _scattering(shape: tuple[int, ...], *, scales: int, angles: int, order: int)
     return Scattering((shape[1], shape[2]), scales=scales, angles=angles, order=order)
 
 
+def _scattering_reach(shape: tuple[int, ...]) -> Reach:
+    # The transform adds no energy (Mallat 2012): a record is no longer than its image, √C at most
+    # for C channels in [0, 1]. Half of it was chosen with Fashion-MNIST's images in view.
+    return Reach(bound=1.0, clip=0.5 * math.sqrt(shape[0]))
+
+
+def _word_vectors(shape: tuple[int, ...], *, vectors: Tensor, pooling: str) -> nn.Module:
+    if len(shape) != 1:
+        raise OptionError(
+            "features",
+            "word-vectors",
+            f"takes texts as rows of tokens, (length,); these inputs have shape {shape}",
+        )
+    return WordVectors(vectors, pooling=pooling)
+
+
+def _word_vectors_reach(shape: tuple[int, ...]) -> Reach:
+    # One in a thousand of GloVe's coordinates is beyond 2. Its words have norms of about 5, and the
+    # largest of 80 of them is about 1.1 in each coordinate: 5² + 100 · 1.1² is about 12².
+    # IMDb's pooled texts had been looked at when this was chosen.
+    return Reach(bound=2.0, clip=12.0)
+
+
 _CARDS = {
     card.name: card
     for card in (
@@ -103,6 +134,22 @@ _CARDS = {
                 FeatureOption("angles", 8, "L: directions of the wavelets"),
                 FeatureOption("order", 2, "1, or 2 for wavelets of wavelets"),
             ),
+            reach=_scattering_reach,
+        ),
+        FeatureCard(
+            name="word-vectors",
+            paper="Joulin et al. 2017; Shen et al. 2018; vectors: GloVe, Pennington et al. 2014",
+            summary="mean and maximum of the words' frozen public vectors",
+            inputs="texts, with word vectors",
+            output="W for mean or max of W-dimensional vectors, 2·W for both; 200 of GloVe's 100",
+            privacy=(
+                "a fixed map of each record on its own by a table that was not learned from the "
+                "records: nothing is charged"
+            ),
+            build=_word_vectors,
+            options=(FeatureOption("pooling", "both", f"one of {', '.join(POOLINGS)}"),),
+            extras=("vectors",),
+            reach=_word_vectors_reach,
         ),
     )
 }
@@ -128,6 +175,11 @@ def build(
     card = describe(name)
     for extra in card.extras:
         if extra not in extras:
-            raise OptionError("features", name, f"needs the data's {extra}, which are not there")
+            raise OptionError(
+                "features",
+                name,
+                f"needs the data's {extra}, which are not there; `reticent data get` fetches them "
+                "for a data set that has some",
+            )
     needed = {extra: extras[extra] for extra in card.extras}
     return card.build(shape, **needed, **card.complete(options))

@@ -1,0 +1,130 @@
+"""From settings to a training: data, features, model, method and optimizer put together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
+
+import reticent
+from reticent import data as datasets
+from reticent import methods, models
+from reticent.cli.preparing import prepare
+from reticent.cli.settings import Settings
+from reticent.coins import Coins
+from reticent.errors import OptionError, one_of
+from reticent.privacy import Budget
+from reticent.training import Training, evaluate
+from reticent.training.optimizers import by_name
+from reticent.training.train import pick_device
+
+SCHEDULES = ("constant", "linear", "cosine")
+SELECTION = ("valid_batch", "valid_noise", "bound", "beta", "trials", "pad")
+
+
+def build_training(
+    settings: Settings,
+    *,
+    folder: Path,
+    resume: bool,
+    coins: Coins | None,
+    overwrite: bool = False,
+    method: methods.Method | None = None,
+    config: dict[str, Any] | None = None,
+    **options: Any,
+) -> Training:
+    """The training that these settings describe; `method` and `config` go beyond them."""
+    budget = None if settings.non_private else Budget(settings.epsilon, settings.delta)
+    method = build_method(settings) if method is None else method
+    prepared = prepare(settings, budget, coins, folder, resume=resume, overwrite=overwrite)
+    splits = prepared.splits
+    inputs, targets = splits.train
+    extras = {"vectors": splits.extras["vectors"]} if "vectors" in splits.extras else {}
+    takes = {option.name for option in models.describe(settings.model).options}
+    model = models.build(
+        settings.model,
+        classes=splits.info.n_classes,
+        input_shape=tuple(inputs.shape[1:]),
+        activation=settings.activation,
+        seed=settings.seed,
+        **{name: value for name, value in extras.items() if name in takes},
+        **settings.model_options,
+    )
+    device = pick_device(settings.device)
+    held_out = datasets.as_records(splits.test, device)
+    training = reticent.run(
+        model,
+        (inputs, targets),
+        method=method,
+        budget=budget,
+        steps=settings.steps,
+        epochs=settings.epochs,
+        n=settings.n,
+        optimizer=by_name(
+            settings.optimizer,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        ),
+        scheduler=_schedule(settings, len(inputs)),
+        average=settings.average,
+        evaluation=functools.partial(evaluate, data=held_out, device=device),
+        every=settings.every,
+        ledger=prepared.ledger,
+        device=device,
+        microbatch=settings.microbatch,
+        data_on=settings.data_on,
+        path=settings.path,
+        precision=settings.precision,
+        coins=coins,
+        folder=folder,
+        resume=resume and prepared.begun,
+        overwrite=overwrite,
+        config={
+            "settings": settings.to_json(),
+            "public_seeds": {"model": settings.seed},
+            **(config or {}),
+        },
+        **options,
+    )
+    if not resume:
+        prepared.keep(folder)
+    for note in splits.notes:
+        training.run.ledger.note(note)
+    return training
+
+
+def build_method(settings: Settings) -> methods.Method:
+    """The method that these settings describe."""
+    named = {
+        "batch": settings.batch,
+        "clip": settings.clip,
+        "clipping": settings.clipping,
+        "noise": 0.0 if settings.non_private else settings.noise,
+        **{name: value for name in SELECTION if (value := getattr(settings, name)) is not None},
+    }
+    for name, value in settings.method_options.items():
+        if name in named or name in SELECTION:
+            raise OptionError(name, value, "has a flag of its own; give it there")
+    return methods.build(settings.method, **named, **settings.method_options)
+
+
+def _schedule(settings: Settings, n: int) -> Callable[[Optimizer], LRScheduler] | None:
+    one_of("schedule", settings.schedule, SCHEDULES)
+    if settings.schedule == "constant":
+        return None
+    if settings.steps is None and settings.epochs is None:
+        raise OptionError(
+            "schedule", settings.schedule, "needs to know the length: give steps or epochs"
+        )
+    nominal = settings.n or n
+    total = settings.steps or max(round((settings.epochs or 0) * nominal / settings.batch), 1)
+    if settings.schedule == "cosine":
+        return lambda optimizer: CosineAnnealingLR(optimizer, T_max=total)
+    return lambda optimizer: LinearLR(
+        optimizer, start_factor=1.0, end_factor=0.01, total_iters=total
+    )

@@ -1,0 +1,181 @@
+"""The records of a training: loaded, turned into features, standardised if that is asked for.
+
+Statistics are released once. They are kept in the run's folder beside what they cost, before the
+training begins; a run that is resumed reads them there and never draws them again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from reticent import data as datasets
+from reticent import features, models
+from reticent.cli.settings import Settings
+from reticent.coins import Coins
+from reticent.errors import CheckpointError, OptionError, positive
+from reticent.features.standardising import NOISE
+from reticent.files import check_folder
+from reticent.privacy import Budget, Ledger
+from reticent.training.checkpoint import CHECKPOINT
+from reticent.training.train import pick_device, refuse_taken
+
+STATISTICS_FILE = "standardisation.safetensors"
+STANDARDISING = ("standardise_noise", "standardise_bound", "standardise_clip")
+_FIRST = "turn them into numbers with --features word-vectors"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a training starts from.
+
+    Attributes:
+        splits: the records as the model sees them.
+        statistics: what they were standardised by, if they were.
+        ledger: what was paid for that.
+        begun: whether a resumed run has a checkpoint; one that was stopped before it had only its
+            statistics, and begins with them.
+    """
+
+    splits: datasets.Splits
+    statistics: features.ChannelStatistics | None = None
+    ledger: Ledger | None = None
+    begun: bool = True
+
+    def keep(self, folder: Path) -> None:
+        """Leave the statistics of this run in its folder, and none of another run."""
+        if self.statistics is None or self.ledger is None:
+            (folder / STATISTICS_FILE).unlink(missing_ok=True)
+        else:
+            self.statistics.save(folder / STATISTICS_FILE, self.ledger)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How statistics are to be released."""
+
+    n: int
+    noise: float
+    reach: features.Reach
+
+    def made(self, statistics: features.ChannelStatistics) -> bool:
+        """Whether these statistics were released so."""
+        length, _ = self.reach.sensitivities(len(statistics.mean))
+        asked = {"n": self.n, "noise": self.noise, "bound": self.reach.bound, "clip": length}
+        return {name: statistics.options.get(name) for name in asked} == asked
+
+
+def prepare(
+    settings: Settings,
+    budget: Budget | None,
+    coins: Coins | None,
+    folder: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> Prepared:
+    """Load what the settings name; nothing is released where the folder is taken."""
+    _check_options(settings)
+    splits = datasets.load(settings.data, root=settings.root)
+    shape = tuple(splits.train[0].shape[1:])
+    _check_kind(settings, splits)
+    splits = _with_features(splits, settings)
+    if not settings.standardise:
+        return Prepared(splits)
+    plan = _Plan(
+        n=settings.n or len(splits.train[0]),
+        noise=NOISE if settings.standardise_noise is None else settings.standardise_noise,
+        reach=_reach(settings, shape),
+    )
+    if resume:
+        statistics, ledger = _kept(folder, plan, budget)
+        begun = (folder / CHECKPOINT).exists()
+    else:
+        _refuse_taken(folder, overwrite)
+        ledger, begun = Ledger(budget), True
+        statistics = features.channel_statistics(
+            splits.train[0],
+            ledger=ledger,
+            n=plan.n,
+            noise=plan.noise,
+            reach=plan.reach,
+            coins=coins,
+        )
+    return Prepared(statistics.apply(splits), statistics, ledger, begun)
+
+
+def _with_features(splits: datasets.Splits, settings: Settings) -> datasets.Splits:
+    if settings.features == "none":
+        return splits
+    return features.apply(
+        splits,
+        settings.features,
+        settings.feature_options,
+        root=settings.root,
+        device=pick_device(settings.device),
+    )
+
+
+def _check_options(settings: Settings) -> None:
+    if settings.features == "none" and settings.feature_options:
+        raise OptionError(
+            "feature_options", settings.feature_options, "mean nothing without features"
+        )
+    for option in STANDARDISING:
+        value = getattr(settings, option)
+        if value is not None and not settings.standardise:
+            raise OptionError(option, value, "means nothing without standardise")
+        if value is not None:
+            positive(option, value)
+
+
+def _check_kind(settings: Settings, splits: datasets.Splits) -> None:
+    """Tell a model or a wish that does not fit the inputs before minutes of computing."""
+    wanted = models.describe(settings.model).input_kind
+    if settings.features == "none" and not splits.train[0].is_floating_point():
+        if settings.standardise:
+            raise OptionError(
+                "standardise", True, f"{settings.data} holds tokens, which have no mean; {_FIRST}"
+            )
+        if wanted == "floats":
+            raise OptionError(
+                "model", settings.model, f"takes numbers, {settings.data} holds tokens; {_FIRST}"
+            )
+    elif wanted == "tokens":
+        raise OptionError(
+            "model", settings.model, "takes tokens; these inputs are numbers, try linear or mlp"
+        )
+
+
+def _reach(settings: Settings, shape: tuple[int, ...]) -> features.Reach:
+    """The stated bounds, completed by what is known of the features."""
+    known = features.Reach()
+    if settings.features != "none":
+        known = features.describe(settings.features).reach(shape)
+    bound, clip = settings.standardise_bound, settings.standardise_clip
+    return features.Reach(
+        bound=known.bound if bound is None else bound, clip=known.clip if clip is None else clip
+    )
+
+
+def _kept(
+    folder: Path, plan: _Plan, budget: Budget | None
+) -> tuple[features.ChannelStatistics, Ledger]:
+    statistics, ledger = features.ChannelStatistics.load(folder / STATISTICS_FILE)
+    if not plan.made(statistics) or ledger.budget != budget or not ledger.entries:
+        raise CheckpointError(
+            f"{str(folder / STATISTICS_FILE)!r} belongs to another run than the folder's settings"
+        )
+    return statistics, ledger
+
+
+def _refuse_taken(folder: Path, overwrite: bool) -> None:
+    check_folder("folder", folder)
+    if overwrite:
+        return
+    refuse_taken(folder)
+    if (folder / STATISTICS_FILE).exists():
+        raise CheckpointError(
+            f"{str(folder)!r} holds the released statistics of an unfinished run; resume or "
+            "overwrite it, or choose another"
+        )
