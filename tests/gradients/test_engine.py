@@ -153,6 +153,24 @@ def test_a_mask_marks_padding(path):
         clipped_sum(model, CE, x, y, 0.1, mask=mask[:3])
 
 
+@pytest.mark.parametrize("path", ["fast", "reference"])
+@pytest.mark.parametrize("style", [Flat(0.1), Normalised(0.1), PerLayer(0.1)], ids=str)
+def test_examples_below_their_least_norm_give_nothing(path, style):
+    model, (x, y) = network(), batch()
+    norms = clipped_sum(model, CE, x, y, style, path=path).norms
+    least = norms * torch.tensor([0.9, 1.1, 0.0, torch.inf, 0.99, 1.01, 1.0])
+    keep = norms >= least
+    assert keep.tolist() == [True, False, True, False, True, False, True]
+    expected = clipped_sum(model, CE, x[keep], y[keep], style, path=path)
+    for micro in (None, 3):
+        result = clipped_sum(model, CE, x, y, style, path=path, least=least, microbatch=micro)
+        torch.testing.assert_close(result.flat(), expected.flat())
+        torch.testing.assert_close(result.norms, norms)  # known all the same
+        assert int(result.nonfinite) == 0
+    with pytest.raises(OptionError, match="least"):
+        clipped_sum(model, CE, x, y, style, least=least[:3])
+
+
 def test_sums_go_into_a_flat_buffer():
     model, (x, y) = network(), batch()
     total = sum(p.numel() for p in model.parameters())

@@ -51,6 +51,20 @@ def same(a, b, tolerance=1e-5):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_least_norms_come_with_each_call(device):
+    model = network().to(device)
+    repeated = RepeatedSum(model, CE, Normalised(0.3))
+    for seed in (1, 2, 3):
+        x, y = batch(9, device, seed)
+        norms = clipped_sum(model, CE, x, y, 1.0).norms
+        same(repeated(x, y), clipped_sum(model, CE, x, y, Normalised(0.3)))
+        least = torch.where(torch.arange(9, device=device) % 2 == 0, 0.9 * norms, 1.1 * norms)
+        same(
+            repeated(x, y, least=least), clipped_sum(model, CE, x, y, Normalised(0.3), least=least)
+        )
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("style", STYLES, ids=lambda s: type(s).__name__)
 def test_each_call_is_the_clipped_sum_of_its_batch(device, style):
     model = network().to(device)

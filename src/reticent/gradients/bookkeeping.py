@@ -39,7 +39,8 @@ def bookkeeping(
         )
         for group, (rows, _) in joined.items():
             squared[group] = squared[group] + squares(rows).to(plan.dtype)
-        factors, norms, left_out = clip_factors(plan, squared, losses, valid, floors)
+        least = plan.least_from(start, len(losses))
+        factors, norms, left_out = clip_factors(plan, squared, losses, valid, floors, least)
         _add_joined(plan, joined, factors, start)
         theirs = _storages(plan, inputs, targets)
         while uses:

@@ -36,6 +36,7 @@ def clipped_sum(
     path: str = "auto",
     microbatch: int | None = None,
     mask: Tensor | None = None,
+    least: Tensor | None = None,
     out: Tensor | None = None,
 ) -> ClippedSum:
     """Sum of the clipped per-example gradients of a batch.
@@ -60,6 +61,7 @@ def clipped_sum(
             `.path` and `.reason`; "fast" raises instead; "reference" uses `torch.func` throughout.
         microbatch: Largest number of examples handled at once; the result is the same.
         mask: [B]; 0 marks padding, which contributes nothing and is not counted.
+        least: [B]; an example whose norm does not reach its number contributes nothing.
         out: A flat buffer, laid out like `model.named_parameters()`, to add the sums to; `.grads`
             are then views into it.
 
@@ -85,6 +87,7 @@ def clipped_sum(
         mask=mask,
         out=[out],
         sizes=None,
+        least=least,
     )[0]
 
 
@@ -99,6 +102,7 @@ def summed(
     mask: Tensor,
     out: Tensor,
     bounds: Tensor,
+    least: Tensor | None = None,
 ) -> ClippedSum:
     """`clipped_sum` with the bounds, slack taken off, as a tensor: for graphs that are replayed."""
     return _clipped(
@@ -113,6 +117,7 @@ def summed(
         out=[out],
         sizes=None,
         bounds=bounds,
+        least=least,
     )[0]
 
 
@@ -161,6 +166,7 @@ def _clipped(
     out: list[Tensor | None],
     sizes: list[int] | None,
     bounds: Tensor | None = None,
+    least: Tensor | None = None,
 ) -> list[ClippedSum]:
     """The sums of consecutive parts of a batch, by default of all of it."""
     clipping = as_clipping(clip)
@@ -190,9 +196,11 @@ def _clipped(
         sums=[accumulators(parameters, each) for each in out],
         ends=list(accumulate(sizes)),
         dtype=dtype,
+        least=least,
     )
-    if mask is not None and tuple(mask.shape) != (size,):
-        raise OptionError("mask", tuple(mask.shape), f"must have shape ({size},)")
+    for option, given in (("mask", mask), ("least", least)):
+        if given is not None and tuple(given.shape) != (size,):
+            raise OptionError(option, tuple(given.shape), f"must have shape ({size},)")
     if size == 0:
         empty = torch.zeros(0, dtype=dtype, device=device)
         none = torch.zeros((), dtype=torch.long, device=device)
@@ -264,7 +272,8 @@ def _reference(
     with torch.no_grad():
         wide = {name: grads.pop(name).to(plan.dtype) for name in list(grads)}
         squared = by_group(plan, {n: g.flatten(1).square().sum(1) for n, g in wide.items()}, losses)
-        factors, norms, left_out = clip_factors(plan, squared, losses, valid)
+        least = plan.least_from(start, len(losses))
+        factors, norms, left_out = clip_factors(plan, squared, losses, valid, least=least)
         for sums, these in plan.parts(start, len(losses)):
             for name, grad in wide.items():
                 sums[name].add_(weighted(grad[these], factors[plan.groups[name]][these]))

@@ -27,6 +27,11 @@ class Plan:
     sums: list[dict[str, Tensor]]  # of each part
     ends: list[int]  # where the parts of the batch end
     dtype: torch.dtype
+    least: Tensor | None = None  # [B] norms that examples must reach to take part
+
+    def least_from(self, start: int, size: int) -> Tensor | None:
+        """Those of `size` examples from `start` on."""
+        return None if self.least is None else self.least[start : start + size]
 
     def parts(self, start: int, size: int) -> Iterator[tuple[dict[str, Tensor], slice]]:
         """The sums that examples from `start` on belong to, and which of these examples do."""
@@ -44,10 +49,12 @@ def clip_factors(
     losses: Tensor,
     valid: Tensor | None,
     floors: list[Tensor] | None = None,
+    least: Tensor | None = None,
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     """Factors [B] of each group (0 for examples left out), norms [B], which are left out.
 
-    A squared norm below its floor counts as the floor.
+    A squared norm below its floor counts as the floor. Examples whose norm does not reach `least`
+    have a factor of 0 too.
     """
     total = squared[0] if len(squared) == 1 else torch.stack(squared).sum(0)
     if floors is not None:
@@ -58,6 +65,8 @@ def clip_factors(
     left_out = ~finite
     if valid is not None:
         norms, left_out = torch.where(valid, norms, 0.0), left_out & valid
+    if least is not None:
+        keep = keep & (norms >= least)
     factors = [
         torch.where(keep, plan.clipping.factors(part_.sqrt(), bound), 0.0)
         for part_, bound in zip(squared, plan.bounds, strict=True)

@@ -139,12 +139,20 @@ class RepeatedSum(_Repeated):
         mask: Tensor | None = None,
         *,
         clip: float | Clipping | None = None,
+        least: Tensor | None = None,
     ) -> ClippedSum:
         """The sum over these examples; the arguments are those of `clipped_sum`."""
         clipping = as_clipping(self.clip if clip is None else clip)
         if not self._replays(inputs, targets):
             return clipped_sum(
-                self.model, self.loss_fn, inputs, targets, clipping, path=self.path, mask=mask
+                self.model,
+                self.loss_fn,
+                inputs,
+                targets,
+                clipping,
+                path=self.path,
+                mask=mask,
+                least=least,
             )
         leaves, spec = tree_flatten((inputs, targets))
         parameters, device = self._parameters, leaves[0].device
@@ -155,9 +163,10 @@ class RepeatedSum(_Repeated):
         if mask is None:
             mask = torch.ones(batch_size(inputs, targets), dtype=torch.bool, device=device)
         bounds = self._bounds_on(device, clipping, parameters)
-        style = (type(clipping), getattr(clipping, "gamma", None), repr(spec))
+        extra = [] if least is None else [least]
+        style = (type(clipping), getattr(clipping, "gamma", None), repr(spec), len(extra))
         flat, norms, losses, nonfinite = self._run(
-            [*leaves, mask, bounds], style, lambda: self._function(spec, clipping)
+            [*leaves, mask, bounds, *extra], style, lambda: self._function(spec, clipping)
         )
         return ClippedSum(
             accumulators(parameters, flat),
@@ -183,8 +192,8 @@ class RepeatedSum(_Repeated):
         """What is recorded: from tensors to tensors, the bounds among them."""
 
         def compute(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            *leaves, mask, bounds = tensors
-            inputs, targets = tree_unflatten(leaves, spec)
+            leaves, (mask, bounds, *extra) = tensors[: spec.num_leaves], tensors[spec.num_leaves :]
+            inputs, targets = tree_unflatten(list(leaves), spec)
             inputs = layouts.channels_last(inputs) if self._last else inputs
             count = sum(p.numel() for p in self._parameters.values())
             flat = torch.zeros(count, dtype=bounds.dtype, device=mask.device)
@@ -198,6 +207,7 @@ class RepeatedSum(_Repeated):
                 mask=mask,
                 out=flat,
                 bounds=bounds,
+                least=extra[0] if extra else None,
             )
             self._taken = (total.path, total.reason)
             return flat, total.norms, total.losses, total.nonfinite

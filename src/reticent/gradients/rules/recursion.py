@@ -27,10 +27,12 @@ from reticent.gradients.rules.sequences import (
     give,
     given,
     like,
+    memory,
     put,
     room,
     steps,
     taken,
+    together,
 )
 
 aten: Any = torch.ops.aten
@@ -93,7 +95,7 @@ class LSTMCell(Cell):
         h, c, tanh, weight = states.unbind(), cells.unbind(), curved.unbind(), start.weight.mT
         gate, bias = gates.unbind(), pre.with_own(start.bias)
         for some in blocks(gates):
-            put(gates[some], pre.at(some), bias)
+            pre.put(gates[some], pre.at(some), bias)
             for t in steps(some):
                 gate[t].baddbmm_(h[t], weight)
                 first[t].sigmoid_()
@@ -180,19 +182,20 @@ class GRUCell(Cell):
         """The first two gates take the inputs' pre-activations along, the new gate must not."""
         two = 2 * start.h.shape[-1]
         gates, states = empty(pre.parts), room(start.h, pre.parts[0].shape[1])
-        new = torch.empty_like(states[1:])
+        new = memory(start.h, len(gates), *start.h.shape)
         parts = gates.unflatten(-1, (3, -1))
         first = parts[..., :2, :].unbind()
         r, z, q = (part.unbind() for part in parts.unbind(-2))
         gate, h, n, weight = gates.unbind(), states.unbind(), new.unbind(), start.weight.mT
         bias, bias_new = start.bias, None
         if bias is not None and pre.bias is not None:
-            bias_new = pre.bias[:, two:]
+            bias_new = pre.bias
             bias = torch.cat([bias[:, :two] + pre.bias[:, :two], bias[:, two:]], 1)
         for some in blocks(gates):
-            owns = pre.at(some)
-            put(gates[some], owns, bias, shared=two)
-            put(new[some], [own[..., two:] for own in owns], bias_new)
+            owns, here = pre.at(some), gates[some]
+            pre.put(here[..., :two], owns, bias, slice(two))
+            here[..., two:] = 0.0 if bias is None else bias[:, None, two:]
+            pre.put(new[some], owns, bias_new, slice(two, None))
             for t in steps(some):
                 gate[t].baddbmm_(h[t], weight)
                 first[t].sigmoid_()
@@ -273,8 +276,8 @@ class RNNCell(Cell):
         after, h, weight = states[1:], states.unbind(), start.weight.mT
         bias = pre.with_own(start.bias)
         for some in blocks(after):
-            gates = torch.empty_like(after[some])
-            put(gates, pre.at(some), bias)
+            gates = memory(start.h, len(after[some]), *start.h.shape)
+            pre.put(gates, pre.at(some), bias)
             for t, gate in zip(steps(some), gates.unbind(), strict=True):
                 self.curve(gate.baddbmm_(h[t], weight), out=h[t + 1])
         return Run(states, None, [states])
@@ -338,9 +341,11 @@ class Recursion(torch.autograd.Function):
         With x and its weights, they are computed here, and `inputs` only receive the gradients.
         """
         with torch.autocast(h.device.type, enabled=False):
+            if x is not None:  # rows in the order of the steps, for the products
+                x = x.transpose(0, 1).contiguous().transpose(0, 1)
             pre = Inputs(inputs[: len(h)], x, weight_in, bias_in)
             run = cell.forward(pre, Start(weight, bias, h, c))
-            output = torch.cat(given(run.states[1:]), -1)
+            output = together(run.states[1:])
         ctx.cell, ctx.shape = cell, run.states.shape
         ctx.save_for_backward(weight, weight_in, *run.saved)
         ctx.mark_non_differentiable(run.states)

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from reticent.gradients.rules.base import AT_ONCE, CACHED
 
+ALL = slice(None)
+
 
 class Inputs(NamedTuple):
     """The inputs' pre-activations [B, T, G] of each direction, or what to compute them from.
@@ -26,16 +28,28 @@ class Inputs(NamedTuple):
     weight: Tensor | None
     bias: Tensor | None
 
-    def at(self, some: slice) -> Sequence[Tensor]:
-        """Some steps [n, B, G] of each direction, without `bias`."""
-        if self.x is None or self.weight is None:
-            return taken(self.parts, some)
-        both = torch.stack(taken([self.x] * len(self.parts), some))
-        found = torch.bmm(both.flatten(1, 2), self.weight.mT)
-        return found.unflatten(1, both.shape[1:3]).unbind()
+    def at(self, some: slice) -> list[Tensor]:
+        """What `put` needs of some steps: [n, B, ·] of each direction."""
+        return taken(self.parts if self.x is None else [self.x] * len(self.parts), some)
+
+    def put(
+        self, whole: Tensor, owns: Sequence[Tensor], bias: Tensor | None, columns: slice = ALL
+    ) -> None:
+        """Write the pre-activations in `columns`, plus bias [D, G], to [n, D, B, ·]."""
+        if self.weight is None:
+            part = None if bias is None else bias[:, columns]
+            put(whole, [own[..., columns] for own in owns], part)
+            return
+        for d, own in enumerate(owns):
+            rows, weight = own.flatten(0, 1), self.weight[d, columns].mT
+            place = whole[:, d].view(len(rows), weight.shape[1])
+            if bias is None:
+                torch.mm(rows, weight, out=place)
+            else:
+                torch.addmm(bias[d, columns], rows, weight, out=place)
 
     def with_own(self, bias: Tensor | None) -> Tensor | None:
-        """A bias to add to what `at` gives, together with the inputs' own if that is missing."""
+        """A bias for `put`, together with the inputs' own if that is missing."""
         return bias if self.bias is None or bias is None else bias + self.bias
 
 
@@ -58,7 +72,14 @@ def steps(some: slice) -> range:
 def empty(parts: Sequence[Tensor]) -> Tensor:
     """Memory [T, D, B, G] for [B, T, G] of each direction."""
     batch, length, width = parts[0].shape
-    return parts[0].new_empty(length, len(parts), batch, width)
+    return memory(parts[0], length, len(parts), batch, width)
+
+
+def memory(like: Tensor, length: int, directions: int, batch: int, width: int) -> Tensor:
+    """[T, D, B, G]; on the CPU a direction's steps follow each other, as rows of one product."""
+    if like.device.type != "cpu":
+        return like.new_empty(length, directions, batch, width)
+    return like.new_empty(directions, length, batch, width).transpose(0, 1)
 
 
 def taken(parts: Sequence[Tensor], some: slice) -> list[Tensor]:
@@ -118,6 +139,16 @@ def given(whole: Tensor | Sequence[Tensor]) -> list[Tensor]:
     for some in blocks(whole):
         give(parts, some, whole[some])
     return parts
+
+
+def together(whole: Tensor) -> Tensor:
+    """All steps of [T, D, B, G] as [B, T, D·G]."""
+    length, directions, batch, width = whole.shape
+    both = whole.new_empty(batch, length, directions * width)
+    parts = list(both.chunk(directions, -1))
+    for some in blocks(whole):
+        give(parts, some, whole[some])
+    return both
 
 
 def room(first: Tensor, steps: int) -> Tensor:
