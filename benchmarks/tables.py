@@ -276,6 +276,36 @@ def runs(record: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def importance(record: dict[str, Any]) -> list[str]:
+    """DPIS and DP-SGD at equal budget."""
+    lines = [
+        "## Importance sampling",
+        "",
+        f"DPIS and DP-SGD on {record['data']}, {record['epochs']} epochs of batch"
+        f" {record['batch']}, clip {record['clip']:g}, learning rate {record['lr']:g},"
+        f" momentum 0.9, k = 5, divider {record['divider']:g};"
+        f" {len(record['budgets'][0]['dpis'])} seed(s), settings not searched"
+        f" (`benchmarks/importance.py`). {machine(record)}.",
+        "",
+        "| ε | method | noise multiplier | K̃/(ÑC), first and last | test accuracy | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for found in record["budgets"]:
+        for method in ("dpsgd", "dpis"):
+            run = found[method][0]
+            if method == "dpis":
+                noise = f"{run['noise'][0]:.3f} to {run['noise'][-1]:.3f} (filter)"
+                share = f"{run['share'][0]:.2f}, {run['share'][-1]:.2f}"
+            else:
+                noise, share = f"{run['noise']} (PLD), {run['by_rdp']} (RDP)", ""
+            accuracy = 100 * statistics.mean(one["accuracy"] for one in found[method])
+            lines.append(
+                f"| {found['epsilon']:g} | {method} | {noise} | {share} | {accuracy:.2f} % | "
+                f"{run['seconds']:.1f} |"
+            )
+    return [*lines, ""]
+
+
 def page() -> str:
     records = [json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json"))]
     lines = [
@@ -300,6 +330,9 @@ def page() -> str:
     for record in records:
         if record["what"] == "dpsur":
             lines += dpsur(record)
+    for record in records:
+        if record["what"] == "importance":
+            lines += importance(record)
     for record in records:
         if record["what"] == "recipes":
             lines += recipes(record)

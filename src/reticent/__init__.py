@@ -12,13 +12,26 @@ from reticent.errors import (
     ReticentError,
     TrialsExhaustedError,
 )
-from reticent.methods import DPSGD, DPSUR, Method, Quantile, SignAdam, SignSGD
+from reticent.methods import (
+    DPAGD,
+    DPIS,
+    DPSGD,
+    DPSUR,
+    Method,
+    NoiseDecay,
+    Quantile,
+    Scheduled,
+    SignAdam,
+    SignSGD,
+)
 from reticent.privacy import Budget, Ledger
 from reticent.training import Result, Training, evaluate, load_weights, run, train
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DPAGD",
+    "DPIS",
     "DPSGD",
     "DPSUR",
     "AccountingError",
@@ -30,10 +43,12 @@ __all__ = [
     "Ledger",
     "Method",
     "ModelError",
+    "NoiseDecay",
     "OptionError",
     "Quantile",
     "Result",
     "ReticentError",
+    "Scheduled",
     "SignAdam",
     "SignSGD",
     "Training",

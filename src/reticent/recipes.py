@@ -100,6 +100,25 @@ SELECTION: dict[str, dict[str, Any]] = {
 }
 # What changes where every weight moves by the learning rate, whatever its gradient; first guesses.
 SIGNS: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "lr": 0.01}
+# What changes for DPIS: its Table 2, and on `digits` a batch that can be drawn k times over.
+IMPORTANCE: dict[str, dict[str, Any]] = {
+    "digits": {"batch": 128, "steps": 60, "method_options": {"k": 3.0}},
+    "fashion-mnist": {"method_options": {"divider": 1.0}},
+    "imdb": {"method_options": {"k": 3.0, "adapt": True}},
+}
+# What changes where the noise falls; first guesses. Accounting takes time for every stage.
+DECAY: dict[str, dict[str, Any]] = {
+    "digits": {"method_options": {"rate": 0.05, "stage": 10}},
+}
+# What changes where the method chooses its steps, in units of the learning rate; first guesses.
+ADAPTIVE: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.0, "lr": 1.0}
+ADAPTIVE_BY_DATA: dict[str, dict[str, Any]] = {
+    "digits": {
+        "steps": 40,
+        "average": None,
+        "method_options": {"candidates": 10, "objective_bound": 2.0},
+    },
+}
 _PUBLISHED_SELECTION = ("noise", "valid_noise", "valid_batch", "batch")
 
 
@@ -114,6 +133,12 @@ def recipe_for(
             published = DPSUR_TABLE_2[data].at(epsilon)
             recipe |= {name: published[name] for name in _PUBLISHED_SELECTION}
         recipe |= SELECTION.get(data, {})
+    if method == "dpis":
+        recipe |= IMPORTANCE.get(data, {})
     if method in ("sign-sgd", "sign-adam"):
         recipe |= SIGNS
+    if method == "noise-decay":
+        recipe |= DECAY.get(data, {})
+    if method == "dpagd":
+        recipe |= ADAPTIVE | ADAPTIVE_BY_DATA.get(data, {})
     return recipe

@@ -164,8 +164,11 @@ def test_private_seeds_are_not_written(tmp_path):
 def test_lists_and_cards():
     assert [card["name"] for card in json.loads(call("methods", "list", "--json"))] == [
         "dpsgd",
+        "noise-decay",
+        "dpagd",
         "sign-sgd",
         "sign-adam",
+        "dpis",
         "dpsur",
     ]
     card = json.loads(call("methods", "show", "dpsgd", "--json"))

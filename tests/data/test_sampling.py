@@ -4,7 +4,7 @@ from scipy import stats
 
 from reticent.coins import Coins
 from reticent.data import poisson_draw
-from reticent.data.sampling import BLOCK, poisson_draws
+from reticent.data.sampling import BLOCK, draw_each, poisson_draws, record_coins
 from reticent.errors import OptionError
 
 
@@ -27,6 +27,18 @@ def test_records_are_drawn_independently_of_each_other():
     correlation = torch.corrcoef(mask.T) - torch.eye(20)
     # 190 pairs, each beyond 6 standard errors with probability 2e-9: 4e-7 in all
     assert float(correlation.abs().max()) < 6 / draws**0.5
+
+
+@pytest.mark.parametrize("n", [0, 1, 10, BLOCK + 3])
+def test_records_with_probabilities_of_their_own_flip_the_same_coins(n):
+    coins = Coins.from_seed(3)
+    flips = record_coins(n, coins, "sampling", 4)
+    assert len(flips) == n
+    alike = draw_each(torch.full((n,), 0.3, dtype=torch.float64), flips)
+    assert torch.equal(alike, poisson_draw(n, 0.3, coins, "sampling", 4))
+    assert torch.equal(flips, record_coins(n + 5, coins, "sampling", 4)[:n])
+    sure = torch.tensor([0.0, 1.0] * n, dtype=torch.float64)[:n]
+    assert torch.equal(draw_each(sure, flips), sure.nonzero()[:, 0])
 
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

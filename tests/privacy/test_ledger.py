@@ -287,3 +287,22 @@ def test_a_charge_of_a_new_kind_without_pld_falls_back_to_renyi():
     assert statement.epsilon == reference.epsilon(1e-5, "rdp")
     with pytest.raises(AccountingError, match="no privacy-loss distribution"):
         ledger.epsilon(1e-5, "pld")
+
+
+def test_what_is_part_of_a_plan_that_fits_fits():
+    plan = ((GENTLE, 20), (SampledGaussian(0.01, 4.0), 30))
+    ledger = Ledger(BUDGET)
+    assert ledger.affords_all(plan)
+    asked = []
+    ledger._state = lambda *words, **options: asked.append(words)  # nobody is asked again
+    for charge, count in plan:
+        for _ in range(count):
+            assert ledger.affords(charge)
+            ledger.pay(((charge, "training"),))
+    assert not asked
+    del ledger._state
+    assert ledger.epsilon(BUDGET.delta) <= BUDGET.epsilon
+    # but not what goes beyond it
+    large = SampledGaussian(1.0, 0.3)
+    assert not ledger.affords(large)
+    assert not ledger.affords_all(((GENTLE, 1), (large, 1)))

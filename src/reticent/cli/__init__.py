@@ -14,6 +14,7 @@ from reticent.cli import (
     calibrate,
     data,
     features,
+    importance,
     methods,
     models,
     reproduce,
@@ -33,6 +34,8 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("reproduce")(reproduce.reproduce)
 app.command("threshold")(threshold.threshold)
+account.app.command("dpis")(importance.account)
+calibrate.app.command("dpis")(importance.calibrate)
 app.add_typer(account.app, name="account")
 app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(data.app, name="data")

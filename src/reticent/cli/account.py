@@ -11,7 +11,7 @@ from rich.table import Table
 
 from reticent.cli.output import AsJson, epsilon_text, print_json, screen
 from reticent.errors import OptionError, one_of, whole
-from reticent.methods import DPSGD, DPSUR
+from reticent.methods import DPAGD, DPSGD, DPSUR, SHAPES, NoiseDecay
 from reticent.privacy import ACCOUNTANTS, Ledger, SelectiveGaussian
 from reticent.privacy.selective_paper import paper_epsilon
 
@@ -35,7 +35,23 @@ Trials = Annotated[
     int | None, typer.Option(help="Rejections in a row after which a run breaks off.")
 ]
 
+Schedule = Annotated[str, typer.Option(help=f"One of {', '.join(SHAPES)}.")]
+Rate = Annotated[float | None, typer.Option(help="k of the schedule.")]
+Period = Annotated[int, typer.Option(help="Stages of one step, or of the whole fall.")]
+End = Annotated[float, typer.Option(help="The share of the noise it never falls below.")]
+Stage = Annotated[int | None, typer.Option(help="Releases per stage; an epoch's by default.")]
+ObjectiveBatch = Annotated[
+    int | None, typer.Option(help="Expected records per choice; as --batch by default.")
+]
+ChoiceEpsilon = Annotated[
+    float | None, typer.Option(help="ε of one choice of a step size; 1/sigma by default.")
+]
+
 PAPER = "paper"
+FILTERED = (
+    "at the price of a round that follows no failure; a run is kept within its budget by a filter, "
+    "and states the budget's ε"
+)
 
 
 def report(ledger: Ledger, delta: float, accountant: str | None, as_json: bool) -> None:
@@ -151,6 +167,51 @@ def dpsgd(
     report(ledger, delta, accountant, as_json)
 
 
+@app.command("noise-decay")
+def noise_decay(
+    n: Records,
+    batch: Batch,
+    sigma: Sigma,
+    steps: Steps,
+    schedule: Schedule = "exponential",
+    rate: Rate = None,
+    period: Period = 10,
+    end: End = 0.1,
+    stage: Stage = None,
+    delta: Delta = 1e-5,
+    accountant: Accountant = None,
+    as_json: AsJson = False,
+) -> None:
+    """ε of DP-SGD whose noise falls from --sigma along a schedule."""
+    shape = {"schedule": schedule, "rate": rate, "period": period, "end": end, "stage": stage}
+    method = NoiseDecay(batch=batch, noise=refuse_zero(sigma), **shape)  # type: ignore[arg-type]
+    report(ledger_of(method, n, steps), delta, accountant, as_json)
+
+
+@app.command("dpagd")
+def dpagd(
+    n: Records,
+    batch: Batch,
+    sigma: Sigma,
+    steps: Annotated[int, typer.Option(help="Number of rounds.")],
+    objective_batch: ObjectiveBatch = None,
+    choice_epsilon: ChoiceEpsilon = None,
+    delta: Delta = 1e-5,
+    accountant: Accountant = None,
+    as_json: AsJson = False,
+) -> None:
+    """ε of rounds of DP-AGD at their first price."""
+    method = DPAGD(
+        batch=batch,
+        noise=refuse_zero(sigma),
+        objective_batch=objective_batch,
+        choice_epsilon=choice_epsilon,
+    )
+    ledger = ledger_of(method, n, steps)
+    ledger.note(FILTERED)
+    report(ledger, delta, accountant, as_json)
+
+
 @app.command("dpsur")
 def dpsur(
     n: Records,
@@ -200,7 +261,7 @@ def ledger_of(method: Any, n: int, steps: int) -> Ledger:
     whole("n", n)
     whole("steps", steps, least=0)
     ledger = Ledger()
-    for charge, purpose in method.price(n):
-        if steps:
-            ledger.charge(charge, purpose, count=steps)
+    for price, count in method.stages(n, steps):
+        for charge, purpose in price if count else ():
+            ledger.charge(charge, purpose, count=count)
     return ledger

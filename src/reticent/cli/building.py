@@ -107,6 +107,10 @@ def build_method(settings: Settings) -> methods.Method:
         "noise": 0.0 if settings.non_private else settings.noise,
         **{name: value for name in SELECTION if (value := getattr(settings, name)) is not None},
     }
+    takes = {option.name for option in methods.describe(settings.method).options}
+    for name, plain in (("clipping", "flat"), ("noise", None)):
+        if name not in takes and named[name] == plain:
+            del named[name]  # nobody asked for it
     for name, value in settings.method_options.items():
         if name in named or name in SELECTION:
             raise OptionError(name, value, "has a flag of its own; give it there")

@@ -9,8 +9,15 @@ import typer
 from reticent.cli.account import (
     Batch,
     Beta,
+    ChoiceEpsilon,
     Delta,
+    End,
+    ObjectiveBatch,
+    Period,
+    Rate,
     Records,
+    Schedule,
+    Stage,
     Trials,
     ValidBatch,
     ValidSigma,
@@ -19,8 +26,9 @@ from reticent.cli.account import (
 )
 from reticent.cli.output import AsJson, epsilon_text, print_json, screen
 from reticent.errors import OptionError, whole
-from reticent.methods import DPSGD, DPSUR
+from reticent.methods import DPAGD, DPSGD, DPSUR, NoiseDecay
 from reticent.privacy import Budget, Ledger, check_failures
+from reticent.training.planning import most_steps
 
 app = typer.Typer(help="Find the noise that affords a number of steps, or the steps of a noise.")
 
@@ -77,20 +85,104 @@ def dpsur(
     _calibrate(method, n, Budget(epsilon, delta), steps, as_json)
 
 
+@app.command("noise-decay")
+def noise_decay(
+    n: Records,
+    batch: Batch,
+    epsilon: Epsilon,
+    delta: Delta = 1e-5,
+    steps: Steps = None,
+    sigma: Annotated[
+        float | None, typer.Option("--sigma", "--noise", help="Noise multiplier at first.")
+    ] = None,
+    schedule: Schedule = "exponential",
+    rate: Rate = None,
+    period: Period = 10,
+    end: End = 0.1,
+    stage: Stage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Calibrate noise decay: give --steps to get the first noise, or --sigma to get the steps."""
+    shape = {"schedule": schedule, "rate": rate, "period": period, "end": end, "stage": stage}
+    noise = None if sigma is None else refuse_zero(sigma)
+    method = NoiseDecay(batch=batch, noise=noise, **shape)  # type: ignore[arg-type]
+    _calibrate(method, n, Budget(epsilon, delta), steps, as_json)
+
+
+@app.command("dpagd")
+def dpagd(
+    n: Records,
+    batch: Batch,
+    epsilon: Epsilon,
+    delta: Delta = 1e-5,
+    steps: Annotated[int | None, typer.Option(help="Number of rounds to plan for.")] = None,
+    sigma: Sigma = None,
+    objective_batch: ObjectiveBatch = None,
+    choice_epsilon: ChoiceEpsilon = None,
+    share: Annotated[
+        float, typer.Option(help="Share of the budget for rounds without failures.")
+    ] = 0.6,
+    as_json: AsJson = False,
+) -> None:
+    """Calibrate DP-AGD: give --steps to get the first noise, or --sigma to get the rounds.
+
+    What a round costs depends on earlier ones. A filter, at an order fixed beforehand, ends the run
+    before the budget is passed; the run states the budget's ε.
+    """
+    method = DPAGD(
+        batch=batch,
+        noise=None if sigma is None else refuse_zero(sigma),
+        objective_batch=objective_batch,
+        choice_epsilon=choice_epsilon,
+        share=share,
+    )
+    _either(steps, sigma)
+    budget = Budget(epsilon, delta)
+    ledger = Ledger(budget)
+    planned = whole("steps", 1 if steps is None else steps)
+    method = method.calibrated(budget, whole("n", n), planned, ledger)
+    charges = [charge for charge, _ in method.price(n)]
+    order = ledger.filter_order
+    assert order is not None
+    cost = sum(float(charge.rdp((order,))[0]) for charge in charges)
+    rounds = int(ledger.divergence_left() / cost * (1 - 1e-12))
+    if as_json:
+        return print_json(
+            {
+                "epsilon": budget.epsilon,
+                "delta": budget.delta,
+                "accountant": "filter",
+                "filter_order": order,
+                "noise": method.noise,
+                "choice_epsilon": method.choice(n).epsilon,
+                "steps": rounds if steps is None else steps,
+                "rounds_without_failure": rounds,
+            }
+        )
+    return screen.print(
+        f"noise multiplier [bold]{method.noise:g}[/], choices of ε = {method.choice(n).epsilon:.4g}"
+        f": a filter at order {order:g} affords [bold]{rounds:,}[/] rounds that follow no failure, "
+        f"and keeps ε = {epsilon_text(budget.epsilon)} at δ = {budget.delta:g} whatever fails"
+    )
+
+
+def _either(steps: int | None, sigma: float | None) -> None:
+    if (steps is None) == (sigma is None):
+        raise OptionError(
+            "steps, sigma", (steps, sigma), "give either --steps or --sigma, and not both"
+        )
+
+
 def _calibrate(method: DPSGD, n: int, budget: Budget, steps: int | None, as_json: bool) -> None:
     """Fill in what is missing, noise or steps, and say what it costs."""
-    if (steps is None) == (method.noise is None):
-        raise OptionError(
-            "steps, sigma", (steps, method.noise), "give either --steps or --sigma, and not both"
-        )
+    _either(steps, method.noise)
     whole("n", n)
     if steps is not None:
         whole("steps", steps)
         method = method.calibrated(budget, n, steps, Ledger(budget))
     else:
-        charges = [charge for charge, _ in method.price(n)]
-        check_failures(charges, budget)
-        steps = Ledger(budget).capacity(charges)
+        check_failures([charge for charge, _ in method.price(n)], budget)
+        steps = most_steps(method, n, Ledger(budget))
     statement = ledger_of(method, n, steps).statement(budget.delta)
     if as_json:
         return print_json({**statement.to_json(), "noise": method.noise, "steps": steps})

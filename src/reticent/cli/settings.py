@@ -107,6 +107,8 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
                 recipe.pop(other, None)
                 from_file.pop(other, None) if layer is given else None
     merged = {**recipe, **from_file, **given}
+    layers = [layer.get("method_options", {}) for layer in (recipe, from_file, given)]
+    merged["method_options"] = {name: value for layer in layers for name, value in layer.items()}
     stated = {**from_file, **given}
     if merged.get("non_private"):
         for name in ("epsilon", "delta", "noise"):

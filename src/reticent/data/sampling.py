@@ -117,6 +117,26 @@ class DeviceDraws(Draws):
         return sizes
 
 
+def record_coins(
+    n: int,
+    coins: Coins,
+    stream: str,
+    *counters: int,
+    device: torch.device | str = "cpu",
+) -> torch.Tensor:
+    """Every record's coin itself, [n] uniform multiples of 2^-53 in [0, 1); as for the draws."""
+    flips = torch.empty(-(-n // BLOCK) * BLOCK, dtype=torch.float64, device=device)
+    for block, some in enumerate(flips.split(BLOCK)):
+        coins.uniform_into(some, stream, *counters, block)
+    return flips[:n]
+
+
+def draw_each(probabilities: torch.Tensor, flips: torch.Tensor) -> torch.Tensor:
+    """Indices of the records whose coin is below their own probability, never more often."""
+    below = torch.floor(probabilities * 2.0**53) / 2.0**53
+    return torch.nonzero(flips < below)[:, 0]
+
+
 def capacity(expected: float) -> int:
     """Room for the records of a draw: eight standard deviations more than it has on average."""
     return math.ceil(expected + 8 * math.sqrt(expected) + 64)

@@ -2,19 +2,29 @@
 
 from reticent.methods.base import Method, Price
 from reticent.methods.catalog import MethodCard, MethodOption, build, describe, names
+from reticent.methods.decay import NoiseDecay
+from reticent.methods.dpagd import DPAGD
+from reticent.methods.dpis import DPIS
 from reticent.methods.dpsgd import CLIPPING_STYLES, DPSGD, Quantile, clipping_by_name
 from reticent.methods.dpsur import DPSUR
+from reticent.methods.schedules import SHAPES, Schedule, Scheduled
 from reticent.methods.sign import SignAdam, SignSGD
 
 __all__ = [
     "CLIPPING_STYLES",
+    "DPAGD",
+    "DPIS",
     "DPSGD",
     "DPSUR",
+    "SHAPES",
     "Method",
     "MethodCard",
     "MethodOption",
+    "NoiseDecay",
     "Price",
     "Quantile",
+    "Schedule",
+    "Scheduled",
     "SignAdam",
     "SignSGD",
     "build",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from reticent.privacy import Budget, Charge, Ledger
+from reticent.privacy import Bill, Budget, Charge, Ledger
 
 if TYPE_CHECKING:
     from reticent.training.run import Run
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
 Price = tuple[tuple[Charge, str], ...]
 # consecutive releases of one price
 Stage = tuple[Price, int]
+
+
+def bill_of(stages: Iterable[Stage]) -> Bill:
+    """All charges of a plan, with their numbers."""
+    counts: dict[Charge, int] = {}
+    for price, count in stages:
+        for charge, _ in price:
+            counts[charge] = counts.get(charge, 0) + count
+    return tuple(counts.items())
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,11 @@ class Method(ABC):
         """The prices of a plan, in order: what a release costs, and how many cost that."""
         return ((self.price(n), steps),)
 
+    @property
+    def drawn(self) -> int | None:
+        """How many records a release computes on, as expected; None if that is not known."""
+        return getattr(self, "batch", None)
+
     def affordable(self, run: Run) -> bool:
         """Whether an adaptive method can pay for one more release."""
         return True
@@ -58,6 +73,10 @@ class Method(ABC):
     @abstractmethod
     def release(self, run: Run) -> None:
         """Make one release; it has been paid for."""
+
+    def released(self, public: dict[str, Any]) -> dict[str, Any]:
+        """What it released besides the model, of its public numbers, for `run.json`."""
+        return {}
 
     @abstractmethod
     def options(self) -> dict[str, Any]:

@@ -8,8 +8,12 @@ from typing import Any
 
 from reticent.errors import OptionError, one_of
 from reticent.methods.base import Method
+from reticent.methods.decay import NoiseDecay
+from reticent.methods.dpagd import DPAGD
+from reticent.methods.dpis import DPIS
 from reticent.methods.dpsgd import CLIPPING_STYLES, DPSGD, clipping_by_name
 from reticent.methods.dpsur import DPSUR
+from reticent.methods.schedules import SHAPES, Scheduled
 from reticent.methods.sign import SignAdam, SignSGD
 
 
@@ -41,33 +45,35 @@ class MethodCard:
         return {**card, "options": [asdict(option) for option in self.options]}
 
 
-def _dpsgd(
-    batch: int, clip: float = 1.0, clipping: str = "flat", noise: float | None = None
-) -> DPSGD:
-    return DPSGD(batch=batch, clip=clipping_by_name(clipping, clip), noise=noise)
+def _clipping(kind: Callable[..., Method]) -> Callable[..., Method]:
+    """A method from options, its clipping given by name or as a schedule."""
 
-
-def _sign(kind: type[SignSGD] | type[SignAdam]) -> Callable[..., Method]:
-    def build_sign(
+    def build_one(
         batch: int,
         clip: float = 1.0,
         clipping: str = "flat",
         noise: float | None = None,
-        **rates: Any,
+        **own: Any,
     ) -> Method:
-        return kind(batch=batch, clip=clipping_by_name(clipping, clip), noise=noise, **rates)
+        moving = {name: own.pop(name) for name in tuple(own) if name in _CLIP_SCHEDULE_NAMES}
+        style = _scheduled(clip, clipping, moving) if moving else clipping_by_name(clipping, clip)
+        return kind(batch=batch, clip=style, noise=noise, **own)
 
-    return build_sign
+    return build_one
 
 
-def _dpsur(
-    batch: int,
-    clip: float = 1.0,
-    clipping: str = "flat",
-    noise: float | None = None,
-    **selection: Any,
-) -> DPSUR:
-    return DPSUR(batch=batch, clip=clipping_by_name(clipping, clip), noise=noise, **selection)
+def _scheduled(clip: float, clipping: str, options: dict[str, Any]) -> Scheduled:
+    name, value = next(iter(options.items()))
+    if clipping != "flat":
+        raise OptionError(name, value, f"is for flat clipping, not {clipping!r}")
+    if "clip_schedule" not in options:
+        raise OptionError(name, value, "means nothing without clip_schedule")
+    try:
+        own = {name.removeprefix("clip_"): value for name, value in options.items()}
+        return Scheduled(initial=clip, **own)
+    except OptionError as error:  # said by the name it was given under
+        named = error.option if error.option == "clip" else f"clip_{error.option}"
+        raise OptionError(named, error.value, error.hint) from None
 
 
 _CANDIDATE_OPTIONS = (
@@ -75,6 +81,50 @@ _CANDIDATE_OPTIONS = (
     MethodOption("clip", 1.0, "bound on the norm of one record's gradient"),
     MethodOption("clipping", "flat", f"one of {', '.join(CLIPPING_STYLES)}"),
     MethodOption("noise", None, "noise multiplier; set from epsilon and steps if left"),
+)
+
+_SCHEDULE_HELP = {
+    "rate": "k of its formula; 0.01 exponential, 0.7 step, 2 polynomial, 0.05 time",
+    "period": "stages between steps, or until a polynomial or line has ended",
+    "end": "the share it never falls below",
+    "stage": "releases per stage; an epoch's if left",
+}
+_SCHEDULE = tuple(
+    MethodOption(name, default, _SCHEDULE_HELP[name])
+    for name, default in (("rate", None), ("period", 10), ("end", 0.1), ("stage", None))
+)
+_CLIP_SCHEDULE = (
+    MethodOption("clip_schedule", "constant", f"the bound falls: one of {', '.join(SHAPES)}"),
+    *(MethodOption(f"clip_{o.name}", o.default, f"of clip_schedule: {o.help}") for o in _SCHEDULE),
+)
+_CLIP_SCHEDULE_NAMES = {option.name for option in _CLIP_SCHEDULE}
+
+_AGD_OPTIONS = (
+    MethodOption("objective_batch", None, "expected records that a choice looks at; as batch"),
+    MethodOption("objective_bound", 3.0, "bound on one record's loss (C_obj)"),
+    MethodOption("choice_epsilon", None, "ε of one choice of the step size; 1/noise"),
+    MethodOption("gamma", 0.1, "growth of the gradient's budget after a failure (γ)"),
+    MethodOption("candidates", 20, "how many step sizes, up to the longest"),
+    MethodOption("longest", 2.0, "the longest step"),
+    MethodOption("sizes", None, "a list of step sizes instead"),
+    MethodOption("adapt", 10, "moves after which the longest step is set anew (τ); 0: never"),
+    MethodOption("stretch", 0.1, "how far beyond the longest step taken (η)"),
+    MethodOption("normalise", True, "directions of length 1"),
+    MethodOption("share", 0.6, "share of the budget that the planned rounds take without failures"),
+)
+
+_DPIS_OPTIONS = (
+    MethodOption("batch", None, "expected number of records that enter a release (b)"),
+    MethodOption("clip", 1.0, "bound on the norm of one record's gradient, at first (C)"),
+    MethodOption("k", 5.0, "records are drawn k times as often as they are kept"),
+    MethodOption("least", 0.01, "share of the bound that every norm counts as at least (g_L)"),
+    MethodOption("sum_noise", None, "noise on sums of norms, in units of C (σ_K); 0.02 n"),
+    MethodOption("sum_rate", 1.0, "rate at which an epoch's first norms are summed (p_K)"),
+    MethodOption("count_noise", None, "noise on the number of records (σ_N); 0.02 n; 0: public"),
+    MethodOption("divider", 0.8, "share of epochs that save for the worst case (a_E)"),
+    MethodOption("adapt", False, "let the bound follow the mean norm"),
+    MethodOption("outer", None, "bound on norms for that (C*); 4 C"),
+    MethodOption("quantile", 1.0, "the bound as a multiple of the mean norm (λ)"),
 )
 
 _ONE_SUM = "per release: one clipped sum of gradients over about `batch` records"
@@ -93,8 +143,40 @@ _CARDS = {
             guarantee=DPSGD.guarantee,
             promise=_SAMPLED,
             cost=_ONE_SUM,
-            options=_CANDIDATE_OPTIONS,
-            build=_dpsgd,
+            options=(*_CANDIDATE_OPTIONS, *_CLIP_SCHEDULE),
+            build=_clipping(DPSGD),
+        ),
+        MethodCard(
+            name=NoiseDecay.name,
+            title=NoiseDecay.title,
+            paper=NoiseDecay.paper,
+            guarantee=NoiseDecay.guarantee,
+            promise=f"{_SAMPLED}·f(t), f a schedule fixed before the run",
+            cost=_ONE_SUM,
+            options=(
+                *_CANDIDATE_OPTIONS,
+                MethodOption("schedule", "exponential", f"f: one of {', '.join(SHAPES)}"),
+                *_SCHEDULE,
+                *_CLIP_SCHEDULE,
+            ),
+            build=_clipping(NoiseDecay),
+        ),
+        MethodCard(
+            name=DPAGD.name,
+            title=DPAGD.title,
+            paper=DPAGD.paper,
+            guarantee=DPAGD.guarantee,
+            promise=(
+                "(ε, δ)-differential privacy for adding or removing one record; each round is a "
+                "Poisson-sampled Gaussian mechanism and a Poisson-sampled choice of pure privacy, "
+                "failed rounds are paid too, and a filter keeps the budget"
+            ),
+            cost=(
+                "per release: one clipped sum of gradients over about `batch` records and a forward"
+                " pass over about `objective_batch` for each step size"
+            ),
+            options=(*_CANDIDATE_OPTIONS, *_AGD_OPTIONS),
+            build=_clipping(DPAGD),
         ),
         MethodCard(
             name=SignSGD.name,
@@ -105,9 +187,10 @@ _CARDS = {
             cost=_ONE_SUM,
             options=(
                 *_CANDIDATE_OPTIONS,
+                *_CLIP_SCHEDULE,
                 MethodOption("momentum", 0.0, "sign of an average of noisy gradients (Signum)"),
             ),
-            build=_sign(SignSGD),
+            build=_clipping(SignSGD),
         ),
         MethodCard(
             name=SignAdam.name,
@@ -118,11 +201,29 @@ _CARDS = {
             cost=_ONE_SUM,
             options=(
                 *_CANDIDATE_OPTIONS,
+                *_CLIP_SCHEDULE,
                 MethodOption("beta1", 0.9, "decay of the first moment"),
                 MethodOption("beta2", 0.999, "decay of the second moment"),
                 MethodOption("eps", 1e-8, "added to the root of the second moment"),
             ),
-            build=_sign(SignAdam),
+            build=_clipping(SignAdam),
+        ),
+        MethodCard(
+            name=DPIS.name,
+            title=DPIS.title,
+            paper=DPIS.paper,
+            guarantee=DPIS.guarantee,
+            promise=(
+                "(ε, δ)-differential privacy for adding or removing one record; each iteration is a"
+                " Poisson-sampled Gaussian mechanism of rate bC/K̃ and multiplier σ_G·ÑC/K̃, the sums"
+                " K̃ are charged too, and a filter keeps the budget, since σ_G follows K̃"
+            ),
+            cost=(
+                "per release: one clipped sum of gradients over about k times `batch` records; once"
+                " an epoch the gradient norms of all records"
+            ),
+            options=_DPIS_OPTIONS,
+            build=DPIS,
         ),
         MethodCard(
             name=DPSUR.name,
@@ -149,8 +250,9 @@ _CARDS = {
                 ),
                 MethodOption("together", None, "candidates computed in one pass; speed only"),
                 MethodOption("pad", None, "make trials up to a multiple of this, against timing"),
+                *_CLIP_SCHEDULE,
             ),
-            build=_dpsur,
+            build=_clipping(DPSUR),
         ),
     )
 }

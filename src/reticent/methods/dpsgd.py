@@ -11,6 +11,7 @@ import torch
 from reticent.errors import OptionError, between, positive, whole
 from reticent.gradients import Automatic, Clipping, Flat, Normalised, PerLayer
 from reticent.methods.base import Method, Price
+from reticent.methods.schedules import Scheduled
 from reticent.privacy import (
     Budget,
     Charge,
@@ -100,8 +101,8 @@ class DPSGD(Method):
 
     Args:
         batch: The expected number of records in a release.
-        clip: The bound on one record's gradient: a number (flat clipping), a `Clipping` style, or
-            `Quantile`.
+        clip: The bound on one record's gradient: a number (flat clipping), a `Clipping` style,
+            `Quantile`, or `Scheduled`.
         noise: The noise multiplier; None lets the budget and the number of steps decide, 0 is a run
             without any guarantee.
 
@@ -111,7 +112,7 @@ class DPSGD(Method):
     """
 
     batch: int
-    clip: float | Clipping | Quantile = 1.0
+    clip: float | Clipping | Quantile | Scheduled = 1.0
     noise: float | None = None
 
     name: ClassVar[str] = "dpsgd"
@@ -122,7 +123,7 @@ class DPSGD(Method):
         whole("batch", self.batch)
         if isinstance(self.clip, (int, float)):
             Flat(self.clip)  # the bound is checked there
-        elif not isinstance(self.clip, (Clipping, Quantile)):
+        elif not isinstance(self.clip, (Clipping, Quantile, Scheduled)):
             raise OptionError("clip", self.clip, "must be a number or a clipping style")
         if self.noise is not None and self.noise != 0:
             positive("noise", self.noise)
@@ -134,7 +135,7 @@ class DPSGD(Method):
     @property
     def clipping(self) -> Clipping:
         """The clipping style of the first release."""
-        if isinstance(self.clip, Quantile):
+        if isinstance(self.clip, (Quantile, Scheduled)):
             return Flat(self.clip.initial)
         return self.clip if isinstance(self.clip, Clipping) else Flat(float(self.clip))
 
@@ -167,28 +168,33 @@ class DPSGD(Method):
 
     def bound_now(self, run: Run) -> Clipping:
         """The clipping of the release to come: a public number may have moved its bound."""
+        if isinstance(self.clip, Scheduled):
+            return self.clip.at(run.state.step, run.n, self.batch)
         if not isinstance(self.clip, Quantile):
             return self.clipping
         bound = run.state.public.get("clip")
         return Flat(self.clip.initial if bound is None else float(bound))
 
+    def noise_now(self, run: Run) -> float:
+        """The noise multiplier of the release to come, which is the one that was charged."""
+        assert self.noise is not None
+        return self.noise
+
     def step(self, run: Run, total: RecordSum) -> None:
         """Add noise to a clipped sum and move the state by it."""
-        assert self.noise is not None
         if isinstance(self.clip, Quantile):
             return self._step_quantile(run, total, self.clip)
-        return run.step(self.direction(run, run.noisy(total, self.noise)))
+        return run.step(self.direction(run, run.noisy(total, self.noise_now(run))))
 
     def direction(self, run: Run, released: torch.Tensor) -> torch.Tensor:
         """What the optimizer gets for a gradient; by default the noisy sum as a mean."""
         return released / self.batch
 
     def _step_quantile(self, run: Run, total: RecordSum, style: Quantile) -> None:
-        assert self.noise is not None
-        bound = total.sensitivity
+        noise, bound = self.noise_now(run), total.sensitivity
         # how many drawn records lie under the bound, less half of them: one record moves it by ½
         under = (total.norms <= bound).to(total.flat.dtype).sub(0.5).sum()
-        gradient_noise, count_noise = style.split(self.noise, self.batch) if self.noise else (0, 0)
+        gradient_noise, count_noise = style.split(noise, self.batch) if noise else (0, 0)
         released = run.noisy(total, gradient_noise)
         counted = run.noisy(Sensitive(under, 0.5), 2 * count_noise, "count-noise")
         fraction = float(counted) / self.batch + 0.5
@@ -200,7 +206,8 @@ class DPSGD(Method):
 
     def options(self) -> dict[str, Any]:
         """As the base class says."""
-        style: Any = self.clip if isinstance(self.clip, Quantile) else self.clipping
+        moving = isinstance(self.clip, (Quantile, Scheduled))
+        style: Any = self.clip if moving else self.clipping
         return {
             "batch": self.batch,
             "noise": self.noise,

@@ -7,11 +7,13 @@ from reticent.privacy.calibration import (
     filter_order_for,
     noise_for,
     noise_for_plan,
+    order_for_most,
     steps_for,
 )
 from reticent.privacy.charges import Charge, NonPrivate, SampledGaussian
 from reticent.privacy.ledger import Entry, Ledger
 from reticent.privacy.noise import Sensitive, noisy
+from reticent.privacy.pure import SampledPure, noisy_min
 from reticent.privacy.selective import SelectiveGaussian, trials_for
 from reticent.privacy.statements import ACCOUNTANTS, Statement
 
@@ -24,6 +26,7 @@ __all__ = [
     "Ledger",
     "NonPrivate",
     "SampledGaussian",
+    "SampledPure",
     "SelectiveGaussian",
     "Sensitive",
     "Statement",
@@ -32,6 +35,8 @@ __all__ = [
     "noise_for",
     "noise_for_plan",
     "noisy",
+    "noisy_min",
+    "order_for_most",
     "steps_for",
     "trials_for",
 ]

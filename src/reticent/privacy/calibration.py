@@ -12,9 +12,12 @@ from reticent.errors import BudgetError, OptionError
 from reticent.privacy.accountants import ORDERS, Bill, rdp_to_epsilon
 from reticent.privacy.budget import Budget
 from reticent.privacy.charges import Charge, SampledGaussian
+from reticent.privacy.filters import divergence_left
 from reticent.privacy.ledger import Ledger
 from reticent.privacy.selective import SelectiveGaussian
 
+# Plans of more charges than this are searched with few questions: each takes seconds.
+FEW_CHARGES = 3
 # Searching outside this range means that another option is the problem.
 LEAST_MULTIPLIER, MOST_MULTIPLIER = 0.05, 1e5
 
@@ -76,6 +79,14 @@ def noise_for_plan(
         return LEAST_MULTIPLIER
     opened = _opened(budget, ledger)
     check_failures([charge for charge, _ in bill_at(1.0)], budget)
+    if accountant is None and len(bill_at(1.0)) > FEW_CHARGES and not opened.adaptive:
+        found = _few_questions(
+            lambda m: opened.epsilon_with(bill_at(m)),
+            _as_if_constant(budget, bill_at, ledger),
+            budget.epsilon,
+        )
+        if math.isfinite(found):
+            return found
 
     def epsilon(multiplier: float, by: str | None) -> float:
         return opened.epsilon_with(bill_at(multiplier), by)
@@ -110,6 +121,37 @@ def noise_for_plan(
     while epsilon(multiplier, accountant) > budget.epsilon:
         multiplier = _round_up(multiplier * 1.0001)
     return multiplier
+
+
+def _as_if_constant(
+    budget: Budget, bill_at: Callable[[float], Bill], ledger: Ledger | None
+) -> float:
+    """About the noise a plan needs, from what as many releases of one multiplier would.
+
+    By the central limit theorem of composition (Bu et al. 2020) sampled Gaussians
+    cost what Σ count·rate²·(exp(σ⁻²) − 1) says, nearly.
+    """
+
+    def cost(bill: Bill) -> float:
+        return sum(
+            count * charge.rate**2 * math.expm1(min(charge.multiplier**-2, 500.0))
+            for charge, count in bill
+            if isinstance(charge, SampledGaussian)
+        )
+
+    plan = bill_at(1.0)
+    rate = max((c.rate for c, _ in plan if isinstance(c, SampledGaussian)), default=1.0)
+    steps = sum(count for _, count in plan)
+    constant = noise_for(budget, lambda m: SampledGaussian(rate, m), steps, ledger=ledger)
+    target = cost(((SampledGaussian(rate, constant), steps),))
+
+    def excess(log_multiplier: float) -> float:
+        return math.log(max(cost(bill_at(math.exp(log_multiplier))), 1e-300) / target)
+
+    ends = math.log(LEAST_MULTIPLIER), math.log(MOST_MULTIPLIER)
+    if excess(ends[0]) <= 0 or excess(ends[1]) >= 0:
+        return constant
+    return math.exp(brentq(excess, *ends, xtol=1e-6))
 
 
 def _few_questions(epsilon: Callable[[float], float], start: float, target: float) -> float:
@@ -171,6 +213,27 @@ def filter_order_for(budget: Budget, plan: Bill) -> float:
     best = min(range(len(costs)), key=costs.__getitem__)
     if not math.isfinite(costs[best]):
         raise OptionError("plan", plan, "has no finite Rényi divergence at any order")
+    return ORDERS[best]
+
+
+def order_for_most(budget: Budget, charges: Sequence[Charge], ledger: Ledger) -> float:
+    """The Rényi order at which a filter affords most releases at these charges.
+
+    Like `filter_order_for`, from public numbers alone; for a plan that may exceed the budget.
+    """
+    paid = tuple((entry.accounted, entry.count) for entry in ledger.entries)
+    price = sum((charge.rdp(ORDERS) for charge in charges), np.zeros(len(ORDERS)))
+
+    def afforded(place: int) -> float:
+        return divergence_left(paid, budget, ORDERS[place]) / float(price[place])
+
+    best = max(range(len(ORDERS)), key=afforded)
+    if afforded(best) < 1:
+        raise BudgetError(
+            f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g}: a filter affords no release"
+            f" at {' and '.join(str(charge) for charge in charges)}; use more noise, a smaller "
+            "batch or a larger epsilon"
+        )
     return ORDERS[best]
 
 

@@ -83,8 +83,9 @@ class Ledger:
         self.filter_order = None if filter_order is None else checked_order(filter_order)
         self._entries: list[Entry] = []
         self._notes: list[str] = []
-        # per bundle: what was paid then, how many more it afforded, whether that is the most
-        self._capacity: dict[tuple[Charge, ...], tuple[dict[Any, int], int, bool]] = {}
+        # per bundle: what was paid then, and the most of it that was afforded
+        self._capacity: dict[tuple[Charge, ...], tuple[dict[Any, int], int]] = {}
+        self._fits: dict[Charge, int] = {}  # a whole bill that was found to be within the budget
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -164,11 +165,20 @@ class Ledger:
         return self._state(self._bill(extra), self.budget.delta, accountant).epsilon
 
     def affords_all(self, extra: Bill) -> bool:
-        """Whether a whole plan stays within the budget; True where there is none."""
+        """Whether a whole plan stays within the budget; True where there is none.
+
+        A yes is remembered: what is part of a bill that fits, fits.
+        """
         if self.budget is None:
             return True
+        bill = dict(self._bill(extra))
+        if all(count <= self._fits.get(charge, 0) for charge, count in bill.items()):
+            return True
         ways = (None,) if self.adaptive else ("rdp", None)
-        return any(self.epsilon_with(extra, by) <= self.budget.epsilon for by in ways)
+        if not any(self.epsilon_with(extra, by) <= self.budget.epsilon for by in ways):
+            return False
+        self._fits = bill
+        return True
 
     def capacity(self, charges: Charge | Sequence[Charge], accountant: str | None = None) -> int:
         """How many more releases at these charges the budget affords (the ledger needs one)."""
@@ -177,17 +187,17 @@ class Ledger:
         bundle = (charges,) if isinstance(charges, Charge) else tuple(charges)
         if accountant is not None:
             return self._search_capacity(bundle, self.budget, accountant)
-        known = self._known_room(bundle, exact=True)
+        known = self._known_room(bundle)
         if known >= 0:
             return known
         room = self._search_capacity(bundle, self.budget, None)
-        self._capacity[bundle] = (dict(self._bill()), room, True)
+        self._capacity[bundle] = (dict(self._bill()), room)
         return room
 
-    def _known_room(self, bundle: tuple[Charge, ...], exact: bool = False) -> int:
+    def _known_room(self, bundle: tuple[Charge, ...]) -> int:
         """What an earlier answer leaves, if only this bundle was paid since; -1 if none does."""
-        base, room, is_exact = self._capacity.get(bundle, ({}, -1, True))
-        if room < 0 or (exact and not is_exact):
+        base, room = self._capacity.get(bundle, ({}, -1))
+        if room < 0:
             return -1
         counts = dict(self._bill())
         used = counts.get(bundle[0], 0) - base.get(bundle[0], 0)
@@ -236,17 +246,10 @@ class Ledger:
 
         A yes to many is remembered, so asking again before each of them costs a look-up.
         """
-        if self.budget is None:
-            return True
         bundle = (charges,) if isinstance(charges, Charge) else tuple(charges)
-        if self._known_room(bundle) >= count:
+        if self.budget is not None and self._known_room(bundle) >= count:
             return True
-        bill = self._bill(tuple((charge, count) for charge in bundle))
-        for by in (None,) if self.adaptive else ("rdp", None):
-            if self._state(bill, self.budget.delta, by).epsilon <= self.budget.epsilon:
-                self._capacity[bundle] = (dict(self._bill()), count, False)
-                return True
-        return False
+        return self.affords_all(tuple((charge, count) for charge in bundle))
 
     def pay(self, bundle: Sequence[tuple[Charge, str]]) -> None:
         """Pay for one release that costs several charges, each with its purpose: all or nothing."""
@@ -289,6 +292,7 @@ class Ledger:
             raise self._refusal((charge,) * count, purpose)
         if adaptive:
             self._capacity.clear()  # other accountants may have answered before
+            self._fits = {}
         self._entries = merged
 
     def _check(self, entry: Entry) -> None:

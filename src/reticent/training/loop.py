@@ -12,7 +12,7 @@ import torch
 
 from reticent.coins import Coins
 from reticent.errors import CheckpointError, ModelError, OptionError
-from reticent.methods.base import Method, Stage
+from reticent.methods.base import Method, Stage, bill_of
 from reticent.privacy import Budget, Ledger
 from reticent.training.checkpoint import CHECKPOINT, write_checkpoint
 from reticent.training.evaluation import Evaluation, Metrics, averaged_weights
@@ -113,6 +113,7 @@ class Training:
             # releases would share their noise
             raise RuntimeError("a release failed half-way; resume from the last checkpoint")
         run = self.run
+        run.ledger.affords_all(bill_of(self._left()))  # asked once, remembered
         while run.state.step < self.steps and not self._stopping and self._affords_next():
             self._checkpoint_if_due()
             if not self.method.adaptive:
@@ -147,9 +148,7 @@ class Training:
     def _affords_next(self) -> bool:
         if self.method.adaptive:
             return self.method.affordable(self.run)
-        price, count = self._left()[0]
-        charges, ledger = tuple(charge for charge, _ in price), self.run.ledger
-        return ledger.affords(charges, count) or ledger.affords(charges)  # many: remembered
+        return self.run.ledger.affords([charge for charge, _ in self._left()[0][0]])
 
     def stop(self) -> None:
         """End after the release under way, with a checkpoint; safe to call in a signal handler."""
@@ -206,6 +205,7 @@ class Training:
             config=self.config,
             microbatch=self.run.microbatch,
             piece_memory_bytes=self.piece_memory_bytes,
+            released=self.method.released(state.public),
         )
         if self._folder is not None:
             self._result.save(self._folder)
@@ -289,6 +289,7 @@ class Training:
             {
                 "identity": self._identity(),
                 "state": run.state.to_checkpoint(),
+                "private": run.private,
                 "ledger": run.ledger.to_json(),
                 "coins": {"key": run.coins.secret().hex(), "seeded": run.coins.seeded},
                 "metrics": self.metrics,
@@ -321,6 +322,7 @@ class Training:
                 )
         run = self.run
         run.state.from_checkpoint(saved["state"])
+        run.private = {name: kept.to(run.device) for name, kept in saved["private"].items()}
         run.ledger = Ledger.from_json(saved["ledger"])
         run.coins = Coins(
             bytes.fromhex(saved["coins"]["key"]), seeded=bool(saved["coins"]["seeded"])

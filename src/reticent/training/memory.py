@@ -109,7 +109,7 @@ def _on_device(
 
 def asked_at_once(method: Method) -> tuple[int, int]:
     """How many records one draw has at most, but for one in 10^8, and draws in a pass (CUDA)."""
-    batch = getattr(method, "batch", None)
+    batch = method.drawn
     if batch is None:
         return MOST_ON_DEVICE, 1
     together = getattr(method, "together", 1)

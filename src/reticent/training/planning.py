@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from reticent.errors import BudgetError, OptionError, positive, whole
-from reticent.methods.base import Method
-from reticent.privacy import Bill, Budget, Charge, Ledger, check_failures
+from reticent.methods.base import Method, bill_of
+from reticent.privacy import Budget, Ledger, check_failures
 
 # No training makes so many releases.
 MANY = 2**20
@@ -55,7 +55,7 @@ def plan(
     check_failures([charge for charge, _ in method.price(n)], budget)
     if steps is None:
         return method, _some(most_steps(method, n, ledger), budget, noise)
-    if steps and not ledger.affords_all(bill_of(method, n, steps)):
+    if steps and not ledger.affords_all(bill_of(method.stages(n, steps))):
         raise BudgetError(
             f"steps = {steps}: epsilon = {budget.epsilon:g} at delta = {budget.delta:g} affords "
             f"{most_steps(method, n, ledger)} at noise = {noise:g}; ask for fewer, or leave noise "
@@ -64,25 +64,16 @@ def plan(
     return method, steps
 
 
-def bill_of(method: Method, n: int, steps: int) -> Bill:
-    """All charges of a plan, with their numbers."""
-    counts: dict[Charge, int] = {}
-    for price, count in method.stages(n, steps):
-        for charge, _ in price:
-            counts[charge] = counts.get(charge, 0) + count
-    return tuple(counts.items())
-
-
 def most_steps(method: Method, n: int, ledger: Ledger) -> int:
     """How many releases the ledger's budget affords."""
     if type(method).stages is Method.stages:
         return ledger.capacity(tuple(charge for charge, _ in method.price(n)))
     low, high = 0, 1
-    while high < MANY and ledger.affords_all(bill_of(method, n, high)):
+    while high < MANY and ledger.affords_all(bill_of(method.stages(n, high))):
         low, high = high, 2 * high
     while high - low > 1:  # low fits, high does not
         middle = (low + high) // 2
-        fits = ledger.affords_all(bill_of(method, n, middle))
+        fits = ledger.affords_all(bill_of(method.stages(n, middle)))
         low, high = (middle, high) if fits else (low, middle)
     return low
 

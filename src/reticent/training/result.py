@@ -52,6 +52,7 @@ class Result:
     # Of a piece of made-up records, from before the run: the peak of the run itself depends on how
     # many records were drawn, which is private.
     piece_memory_bytes: int | None = None
+    released: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=versions)
 
     @property
@@ -80,6 +81,7 @@ class Result:
             "budget": None if self.budget is None else self.budget.to_json(),
             "method": self.method,
             "steps": self.steps,
+            "released": self.released,
             # a run that diverged is reported too
             "metrics": [
                 {key: value if math.isfinite(value) else None for key, value in line.items()}

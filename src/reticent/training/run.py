@@ -19,10 +19,10 @@ from reticent import gradients
 from reticent.coins import Coins
 from reticent.data.ahead import DrawsAhead
 from reticent.data.records import Batch, Records, fingerprint
-from reticent.data.sampling import Draws
+from reticent.data.sampling import Draws, draw_each, record_coins
 from reticent.errors import DataError
-from reticent.gradients import Clipping
-from reticent.privacy import Charge, Ledger, noisy
+from reticent.gradients import Clipping, Flat
+from reticent.privacy import Charge, Ledger, Sensitive, noisy, noisy_min
 from reticent.training.state import State
 
 LossFn = Callable[[Any, Any], torch.Tensor]
@@ -108,6 +108,8 @@ class Run:
         self.release = 0
         self.trial = 0
         self.releases: int | None = None  # how many there will be, if that is known
+        # what a method keeps of each record, never released; goes into checkpoints, nowhere else
+        self.private: dict[str, torch.Tensor] = {}
         # what a method saw on its way, for the eyes of whoever holds the records; None: not kept
         self.diagnostics: list[dict[str, float]] | None = None
         self._drawn: set[tuple[str, int]] = set()
@@ -165,6 +167,17 @@ class Run:
             count,
             last=self.releases is not None and self.release + 1 >= self.releases,
         )
+
+    def flips(self, stream: str) -> torch.Tensor:
+        """One coin of this stream for every record, [n] uniform on [0, 1)."""
+        where = self._address(stream)
+        return record_coins(self.records.n, self.coins, stream, *where, device=self.device)
+
+    def sample_each(self, probabilities: torch.Tensor, stream: str = "sampling") -> torch.Tensor:
+        """Draw records by independent coins of their own probabilities [n]; possibly none."""
+        drawn = draw_each(probabilities, self.flips(stream))
+        where = self.records.indices_on
+        return drawn if where is None else drawn.to(where)
 
     @property
     def replays(self) -> bool:
@@ -233,23 +246,44 @@ class Run:
         return -(-count // -(-count // self.microbatch))
 
     def clipped_sum(
-        self, indices: torch.Tensor, clipping: Clipping, stream: str = "model"
+        self,
+        indices: torch.Tensor,
+        clipping: Clipping,
+        stream: str = "model",
+        least: torch.Tensor | None = None,
     ) -> RecordSum:
         """The sum of the drawn records' clipped gradients, in physical pieces of `microbatch`.
 
-        Dropout draws from coins of `stream`: a second sum in one trial takes another.
+        Dropout draws from coins of `stream`: a second sum in one trial takes another. Records whose
+        norm does not reach their number in `least` are left out of the sum.
         """
-        return self._clipped_sum(indices, clipping, 0, stream)
+        return self._clipped_sum(indices, clipping, 0, stream, least)
+
+    def norms(self, stream: str) -> torch.Tensor:
+        """The gradient norms [n] of all records. Private."""
+        everyone = torch.arange(self.records.n, device=self.records.indices_on or self.device)
+        never = torch.full((self.records.n,), torch.inf, device=self.device)
+        return self._clipped_sum(everyone, Flat(1.0), 0, stream, never).norms
 
     def _clipped_sum(
-        self, indices: torch.Tensor, clipping: Clipping, later: int, stream: str = "model"
+        self,
+        indices: torch.Tensor,
+        clipping: Clipping,
+        later: int,
+        stream: str = "model",
+        least: torch.Tensor | None = None,
     ) -> RecordSum:
         values = self.state.parameters.values
         total: torch.Tensor | None = None
         parts = []
+        begin = 0
         for number, (batch, mask, count) in enumerate(self._pieces(indices)):
+            some = None if least is None else least[begin : begin + count]
+            begin += count
+            if some is not None and mask is not None:
+                some = torch.cat([some, some.new_full((len(mask) - count,), torch.inf)])
             with self._computing(stream, later, number):
-                part = self._sums(*batch, mask, clip=clipping)
+                part = self._sums(*batch, mask, clip=clipping, least=some)
             # Double precision: adding up many pieces in single would let rounding, which one record
             # can shift, grow with the batch. The noise is drawn and added in double too.
             total = part.flat().double() if total is None else total.add_(part.flat())
@@ -299,17 +333,21 @@ class Run:
                 generator.set_state(state)
 
     @torch.no_grad()
-    def mean_losses(self, draws: list[torch.Tensor], stream: str) -> list[torch.Tensor]:
-        """The mean loss of each draw, dropout off; 0 for an empty one. Private, like all sums.
+    def losses(self, draw: torch.Tensor, stream: str) -> torch.Tensor:
+        """The losses of the drawn records, dropout off. Private.
 
         A model that is random even so draws from coins of this stream.
         """
         losses = [torch.zeros(0, dtype=torch.float64, device=self.device)]
-        for number, ((inputs, targets), _, count) in enumerate(self._pieces(torch.cat(draws))):
+        for number, ((inputs, targets), _, count) in enumerate(self._pieces(draw)):
             with _evaluating(self.model), self._computing(stream, 0, number):
                 found = self._losses(inputs, targets)
             losses.append(found[:count].double())
-        each = torch.cat(losses).split([len(draw) for draw in draws])
+        return torch.cat(losses)
+
+    def mean_losses(self, draws: list[torch.Tensor], stream: str) -> list[torch.Tensor]:
+        """The mean loss of each draw; 0 for an empty one. Private, like all sums."""
+        each = self.losses(torch.cat(draws), stream).split([len(draw) for draw in draws])
         return [part.sum() / max(len(part), 1) for part in each]
 
     def diagnose(self, **numbers: float) -> None:
@@ -324,6 +362,10 @@ class Run:
     def noisy(self, total: Any, multiplier: float, stream: str = "noise") -> torch.Tensor:
         """`total` plus noise of `multiplier` times the sensitivity it states."""
         return noisy(total, multiplier, self.coins, stream, *self._address(stream))
+
+    def noisy_min(self, scores: Sensitive, epsilon: float, stream: str) -> int:
+        """Which score is smallest, with noise for `epsilon`; see `privacy.noisy_min`."""
+        return noisy_min(scores, epsilon, self.coins, stream, *self._address(stream))
 
     def step(self, gradient: torch.Tensor) -> None:
         """Move the parameters by a released gradient."""

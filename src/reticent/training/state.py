@@ -80,6 +80,10 @@ class State:
             self.average.update(self.parameters.values)
         self.step += 1
 
+    def hold(self) -> None:
+        """End a release that moves nothing: only the counter of releases goes on."""
+        self.step += 1
+
     def snapshot(self) -> Snapshot:
         """A copy to come back to."""
         return Snapshot(
