@@ -33,6 +33,7 @@ from reticent.gradients.rules.sequences import (
     steps,
     taken,
     together,
+    with_ones,
 )
 
 aten: Any = torch.ops.aten
@@ -341,8 +342,7 @@ class Recursion(torch.autograd.Function):
         With x and its weights, they are computed here, and `inputs` only receive the gradients.
         """
         with torch.autocast(h.device.type, enabled=False):
-            if x is not None:  # rows in the order of the steps, for the products
-                x = x.transpose(0, 1).contiguous().transpose(0, 1)
+            x = None if x is None else with_ones(x)
             pre = Inputs(inputs[: len(h)], x, weight_in, bias_in)
             run = cell.forward(pre, Start(weight, bias, h, c))
             output = together(run.states[1:])

@@ -19,8 +19,8 @@ ALL = slice(None)
 class Inputs(NamedTuple):
     """The inputs' pre-activations [B, T, G] of each direction, or what to compute them from.
 
-    Where x [B, T, I], W_ih [D, G, I] and its bias are given, `parts` only have the shape:
-    pre-activations computed a few steps at a time never leave the CPU's cache.
+    Where x [B, T, I + 1] (see `with_ones`), W_ih [D, G, I] and its bias are given, `parts` only
+    have the shape: pre-activations computed a few steps at a time never leave the CPU's cache.
     """
 
     parts: Sequence[Tensor]
@@ -41,12 +41,13 @@ class Inputs(NamedTuple):
             put(whole, [own[..., columns] for own in owns], part)
             return
         for d, own in enumerate(owns):
-            rows, weight = own.flatten(0, 1), self.weight[d, columns].mT
-            place = whole[:, d].view(len(rows), weight.shape[1])
+            weight = self.weight[d, columns]
             if bias is None:
-                torch.mm(rows, weight, out=place)
-            else:
-                torch.addmm(bias[d, columns], rows, weight, out=place)
+                own = own[..., :-1]
+            else:  # the ones' weight: handed to `addmm`, it would be copied to every row first
+                weight = torch.cat([weight, bias[d, columns, None]], 1)
+            rows = own.flatten(0, 1)
+            torch.mm(rows, weight.mT, out=whole[:, d].view(len(rows), len(weight)))
 
     def with_own(self, bias: Tensor | None) -> Tensor | None:
         """A bias for `put`, together with the inputs' own if that is missing."""
@@ -80,6 +81,15 @@ def memory(like: Tensor, length: int, directions: int, batch: int, width: int) -
     if like.device.type != "cpu":
         return like.new_empty(length, directions, batch, width)
     return like.new_empty(directions, length, batch, width).transpose(0, 1)
+
+
+def with_ones(x: Tensor) -> Tensor:
+    """[B, T, I] as [B, T, I + 1] with ones at the end, in memory in the order of the steps."""
+    batch, length, width = x.shape
+    rows = x.new_empty(length, batch, width + 1)
+    rows[..., :-1] = x.transpose(0, 1)
+    rows[..., -1] = 1.0
+    return rows.transpose(0, 1)
 
 
 def taken(parts: Sequence[Tensor], some: slice) -> list[Tensor]:
