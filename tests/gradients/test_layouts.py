@@ -51,8 +51,30 @@ def test_a_model_that_needs_its_order_is_found_out():
     assert not layouts.fits(Wide(viewing=True), CE, *batch())
 
 
-def test_nothing_is_gained_on_the_cpu():
+def test_on_a_cpu_overlapping_pools_gain():
     assert not layouts.gains(Wide())
+    for stride, gains in ((1, True), (2, False)):
+        model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.MaxPool2d(2, stride))
+        assert layouts.gains(model) is gains
+    assert layouts.gains(nn.MaxPool2d((2, 3), (2, 1)))
+    assert not layouts.gains(nn.Sequential(nn.InstanceNorm2d(3), nn.MaxPool2d(2, 1)))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_on_a_cpu_the_sum_is_the_same_in_either_order(channels):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(channels, 6, 3), nn.MaxPool2d(2, 1), nn.Tanh(), nn.Flatten(), nn.Linear(54, 3)
+    ).double()
+    x, y = torch.randn(5, channels, 6, 6).double(), torch.tensor([0, 1, 2, 0, 1])
+    seen = []
+    model[1].register_forward_hook(lambda module, args, y: seen.append(y.stride()))
+    repeated = RepeatedSum(model, CE, 0.1)
+    total = repeated(x, y)
+    assert repeated._last
+    assert seen[-1][1] == 1  # an image of one channel was turned too
+    torch.testing.assert_close(total.flat(), clipped_sum(model, CE, x, y, 0.1).flat())
+    assert len(repeated(x[:0], y[:0]).norms) == 0
 
 
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=cuda)])

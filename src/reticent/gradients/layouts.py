@@ -31,14 +31,23 @@ def channels_last(inputs: Any) -> Any:
     def turned(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or leaf.ndim != 4 or not leaf.is_floating_point():
             return leaf
-        return leaf.contiguous(memory_format=torch.channels_last)
+        # `contiguous` would leave an image of one channel, and with it all that follows, as it is
+        return leaf.to(memory_format=torch.channels_last)
 
     return tree_map(turned, inputs)
 
 
 def gains(model: nn.Module) -> bool:
-    """Whether the model is made of wide convolutions and of layers that do not mind."""
+    """Whether the model is made of layers that gain and of layers that do not mind.
+
+    On a GPU wide convolutions gain. On a CPU they do not; max-pooling does, many times over, and
+    counts where it keeps the size of its input.
+    """
     device = device_of(model)
+    if device.type == "cpu":
+        pools = [m for m in model.modules() if isinstance(m, nn.MaxPool2d)]
+        overlap = any(_pair(m.stride) < _pair(m.kernel_size) for m in pools)
+        return overlap and not any(_minds(module) for module in model.modules())
     if "tf32" not in rounding.of_convolutions(device) or not kernels.installed():
         return False
     convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
@@ -47,6 +56,10 @@ def gains(model: nn.Module) -> bool:
     if any(m.groups > 1 for m in convolutions):
         return False
     return not any(_minds(module) for module in model.modules())
+
+
+def _pair(size: Any) -> tuple[int, ...]:
+    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 def _minds(module: nn.Module) -> bool:

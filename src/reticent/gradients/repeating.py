@@ -14,7 +14,7 @@ from reticent.gradients.batches import batch_size, call, trainable
 from reticent.gradients.capturing import Captured
 from reticent.gradients.clipping import Clipping, as_clipping
 from reticent.gradients.engine import bounds_of, clipped_sum, summed
-from reticent.gradients.isolating import changed_by, plain_settings
+from reticent.gradients.isolating import changed_by, device_of, plain_settings
 from reticent.gradients.losses import LossFn, per_example_losses
 from reticent.gradients.sums import ClippedSum, accumulators
 
@@ -144,6 +144,9 @@ class RepeatedSum(_Repeated):
         """The sum over these examples; the arguments are those of `clipped_sum`."""
         clipping = as_clipping(self.clip if clip is None else clip)
         if not self._replays(inputs, targets):
+            on_cpu = device_of(self.model).type == "cpu" and batch_size(inputs, targets) > 0
+            if on_cpu and self._turns(inputs, targets):
+                inputs = layouts.channels_last(inputs)
             return clipped_sum(
                 self.model,
                 self.loss_fn,
@@ -156,10 +159,7 @@ class RepeatedSum(_Repeated):
             )
         leaves, spec = tree_flatten((inputs, targets))
         parameters, device = self._parameters, leaves[0].device
-        if self._last is None:
-            self._last = layouts.gains(self.model) and layouts.fits(
-                self.model, self.loss_fn, inputs, targets
-            )
+        self._turns(inputs, targets)
         if mask is None:
             mask = torch.ones(batch_size(inputs, targets), dtype=torch.bool, device=device)
         bounds = self._bounds_on(device, clipping, parameters)
@@ -177,6 +177,14 @@ class RepeatedSum(_Repeated):
             *self._taken,
             buffer=flat,
         )
+
+    def _turns(self, inputs: Any, targets: Any) -> bool:
+        """Whether images are given channels last."""
+        if self._last is None:
+            self._last = layouts.gains(self.model) and layouts.fits(
+                self.model, self.loss_fn, inputs, targets
+            )
+        return self._last
 
     def _bounds_on(
         self, device: torch.device, clipping: Clipping, parameters: dict[str, Tensor]
