@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from reticent.errors import ModelError
 from reticent.gradients import clipped_sum
-from reticent.gradients.rules import cells, directions, recurrent, sequences
+from reticent.gradients.rules import recurrent, recursion, sequences
 from reticent.gradients.rules.base import NoFastPathError
 from reticent.gradients.rules.recurrent import Plain, stepwise
 
@@ -101,7 +100,7 @@ def emulated_gru_backward(dh, work, has_bias):
     return torch.cat([dr, dz, dn], 1), torch.cat([dr, dz, dn * r], 1), dh * z, None, None
 
 
-@pytest.fixture(params=["plain", "short blocks", "single steps", "apart", "whole cells"])
+@pytest.fixture(params=["plain", "short blocks", "single steps", "whole cells"])
 def way(request, monkeypatch):
     """Every way to run the recursion; kernels for whole cells are emulated."""
     if request.param == "short blocks":
@@ -115,10 +114,9 @@ def way(request, monkeypatch):
             _thnn_fused_gru_cell=emulated_gru,
             _thnn_fused_gru_cell_backward=emulated_gru_backward,
         )
-        monkeypatch.setattr(cells, "aten", kernels)
-        known = cells.CELLS | cells.FUSED
-        monkeypatch.setattr(recurrent, "cell_for", lambda mode, device: known[mode])
-    monkeypatch.setattr(directions, "pays", lambda h: request.param == "apart" and len(h) == 2)
+        monkeypatch.setattr(recursion, "aten", kernels)
+        cells = recursion.CELLS | recursion.FUSED
+        monkeypatch.setattr(recurrent, "cell_for", lambda mode, device: cells[mode])
     return request.param
 
 
@@ -353,34 +351,3 @@ def test_odd_shapes_are_refused():
         stepwise(rnn, Plain(), torch.randn(2, 0, 3))
     with pytest.raises(ModelError, match="needs a batch"):
         stepwise(rnn, Plain(), torch.randn(5, 3))
-
-
-def test_directions_apart_leave_the_threads_as_they_were(monkeypatch):
-    monkeypatch.setattr(directions, "_pools", {})
-    before = torch.get_num_threads()
-    seen = directions.each(lambda d: (d, torch.get_num_threads(), torch.is_grad_enabled()))
-    assert seen == [(0, 1, False), (1, 1, False)]
-    assert torch.get_num_threads() == before
-    later = []
-    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
-    assert later == [before]
-    # a forked process has none of its parent's threads
-    (first,) = directions._pools.values()
-    monkeypatch.setattr(directions.os, "getpid", lambda: -1)
-    directions.each(lambda d: d)
-    (second,) = directions._pools.values()
-    assert second is not first
-    with pytest.raises(ZeroDivisionError):
-        directions.each(lambda d: 1 // d)
-
-
-def test_directions_are_taken_apart_where_it_pays(monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert directions.pays(torch.zeros(2, 256, 32))
-    assert not directions.pays(torch.zeros(2, 7, 4))  # too little
-    assert not directions.pays(torch.zeros(2, 1024, 128))  # enough for all threads
-    assert not directions.pays(torch.zeros(1, 256, 32))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert not directions.pays(torch.zeros(2, 256, 32))

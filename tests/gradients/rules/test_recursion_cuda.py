@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reticent.gradients import clipped_sum
-from reticent.gradients.rules import cells, recurrent
+from reticent.gradients.rules import recurrent, recursion
 from reticent.gradients.rules.recurrent import Plain, stepwise
 
 from ..oracle import agrees
@@ -32,7 +32,7 @@ def test_whole_cells_equal_plain_operations(kind, monkeypatch):
     torch.manual_seed(0)
     model, (x, y) = Reader(kind, bidirectional=True).double().cuda(), batch(device="cuda")
     fused = clipped_sum(model, CE, x, y, 0.1, path="fast").flat()
-    monkeypatch.setattr(recurrent, "cell_for", lambda mode, device: cells.CELLS[mode])
+    monkeypatch.setattr(recurrent, "cell_for", lambda mode, device: recursion.CELLS[mode])
     plain = clipped_sum(model, CE, x, y, 0.1, path="fast").flat()
     torch.testing.assert_close(fused, plain, rtol=1e-9, atol=1e-12)
 

@@ -23,8 +23,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from reticent.errors import ModelError
 from reticent.gradients.rules.base import CompositeRule, Place, Target, register_rule
-from reticent.gradients.rules.cells import cell_for
-from reticent.gradients.rules.recursion import Recursion
+from reticent.gradients.rules.recursion import Recursion, cell_for
 from reticent.gradients.rules.sequences import given
 
 State = tuple[Tensor, Tensor]

@@ -27,18 +27,10 @@ class Inputs(NamedTuple):
     x: Tensor | None
     weight: Tensor | None
     bias: Tensor | None
-    first: int = 0  # the number of the first direction
 
     def at(self, some: slice) -> list[Tensor]:
         """What `put` needs of some steps: [n, B, ·] of each direction."""
-        parts = self.parts if self.x is None else [self.x] * len(self.parts)
-        return taken(parts, some, self.first)
-
-    def only(self, d: int) -> Inputs:
-        """Those of one direction."""
-        weight = None if self.weight is None else self.weight[d : d + 1]
-        bias = None if self.bias is None else self.bias[d : d + 1]
-        return Inputs(self.parts[d : d + 1], self.x, weight, bias, d)
+        return taken(self.parts if self.x is None else [self.x] * len(self.parts), some)
 
     def put(
         self, whole: Tensor, owns: Sequence[Tensor], bias: Tensor | None, columns: slice = ALL
@@ -100,10 +92,10 @@ def with_ones(x: Tensor) -> Tensor:
     return rows.transpose(0, 1)
 
 
-def taken(parts: Sequence[Tensor], some: slice, first: int = 0) -> list[Tensor]:
-    """Some steps [n, B, G] of each direction, from direction `first` on."""
+def taken(parts: Sequence[Tensor], some: slice) -> list[Tensor]:
+    """Some steps [n, B, G] of each direction."""
     found: list[Tensor] = []
-    for d, part in enumerate(parts, first):
+    for d, part in enumerate(parts):
         own, length = part.transpose(0, 1), part.shape[1]
         found.append(own[length - some.stop : length - some.start].flip(0) if d else own[some])
     return found
@@ -142,20 +134,20 @@ def like(whole: Tensor) -> list[Tensor]:
     return [whole.new_empty(batch, length, width) for _ in range(directions)]
 
 
-def give(parts: list[Tensor], some: slice, whole: Tensor, first: int = 0) -> None:
+def give(parts: list[Tensor], some: slice, whole: Tensor) -> None:
     """Some steps the other way."""
-    for d, (part, own) in enumerate(zip(parts, whole.unbind(1), strict=True), first):
+    for d, (part, own) in enumerate(zip(parts, whole.unbind(1), strict=True)):
         length = part.shape[1]
         place = part[:, length - some.stop : length - some.start] if d else part[:, some]
         place.copy_((own.flip(0) if d else own).transpose(0, 1))
 
 
-def given(whole: Tensor | Sequence[Tensor], first: int = 0) -> list[Tensor]:
+def given(whole: Tensor | Sequence[Tensor]) -> list[Tensor]:
     """All steps of [T, D, B, G], or of T tensors [D, B, G], as [B, T, G] for each direction."""
     whole = whole if isinstance(whole, Tensor) else torch.stack(list(whole))
     parts = like(whole)
     for some in blocks(whole):
-        give(parts, some, whole[some], first)
+        give(parts, some, whole[some])
     return parts
 
 
