@@ -306,6 +306,26 @@ def importance(record: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def features(record: dict[str, Any]) -> list[str]:
+    """How long the scattering transform takes."""
+    lines = [
+        f"## Scattering transform ({record['device']})",
+        "",
+        "Random images, J = 2, L = 8, second order, in pieces of 1024 that are then dropped"
+        f" (`benchmarks/features.py`). Memory is the most"
+        f" {'of the process' if record['device'] == 'cpu' else 'allocated'}. {machine(record)}.",
+        "",
+        "| images | shape | seconds | MiB at most |",
+        "|---|---|---|---|",
+    ]
+    for run in record["runs"]:
+        shape = "x".join(str(size) for size in run["shape"])
+        lines.append(
+            f"| {run['images']:,} | {shape} | {run['seconds']:.1f} | {run['peak_mib']:.0f} |"
+        )
+    return [*lines, ""]
+
+
 def page() -> str:
     records = [json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json"))]
     lines = [
@@ -333,6 +353,9 @@ def page() -> str:
     for record in records:
         if record["what"] == "importance":
             lines += importance(record)
+    for record in records:
+        if record["what"] == "features":
+            lines += features(record)
     for record in records:
         if record["what"] == "recipes":
             lines += recipes(record)

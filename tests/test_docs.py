@@ -5,11 +5,15 @@ import importlib
 import importlib.util
 import pkgutil
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 import reticent
+from reticent import data, models
+from reticent.cli.building import build_method
+from reticent.cli.settings import assignments, resolve
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(
@@ -77,3 +81,30 @@ def test_links_between_documents_lead_somewhere():
 )
 def test_every_command_is_in_the_readme(name):
     assert f"reticent {name}" in (ROOT / "README.md").read_text()
+
+
+def test_the_commands_of_the_papers_tables_can_be_run():
+    # all but the training itself: settings, method, model
+    page = (ROOT / "docs" / "tables.md").read_text()
+    commands = re.findall(r"`reticent train ([^`]*)`", page)
+    assert len(commands) > 15
+    for command in commands:
+        words = shlex.split(command)
+        flags = {name.removeprefix("--"): value for name, value in zip(*[iter(words)] * 2)}
+        given = flags.pop("set", None)
+        settings = resolve(
+            None,
+            {
+                **flags,
+                "epsilon": float(flags["epsilon"]),
+                "method_options": assignments("set", [given] if given else None),
+            },
+        )
+        method = build_method(settings)
+        assert method.name == flags.get("method", "dpsgd")
+        assert models.describe(settings.model)
+        if method.name == "dpagd":
+            assert settings.momentum == 0  # which it refuses
+        if method.name == "dpis":
+            n = data.describe(settings.data).n_train
+            method._rates(n)
