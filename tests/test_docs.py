@@ -108,5 +108,4 @@ def test_the_commands_of_the_papers_tables_can_be_run():
         if method.name == "dpagd":
             assert settings.momentum == 0  # which it refuses
         if method.name == "dpis":
-            n = data.describe(settings.data).n_train
-            method._rates(n)
+            method._rates(data.lookup(settings.data).n_train)  # enough records to draw from
