@@ -141,6 +141,20 @@ def test_how_often_a_record_is_kept_and_what_it_then_gives(setting):
         assert case.sensitivity == pytest.approx(total / size)
 
 
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_norms_are_remembered_of_those_drawn_kept_or_not(setting):
+    k, least, clip, *_ = setting
+    case, norms, reach, *_ = told(*setting)
+    first = torch.tensor([0.0, 1.0] * 3, dtype=torch.float64).clamp(max=1 - 2.0**-53)
+    case.iterate(first, torch.full((N,), 1 - 2.0**-53, dtype=torch.float64))  # hardly anyone kept
+    drawn = first < (reach * 1 / case.run.state.public["sum"])
+    assert drawn[0]
+    assert not drawn.all()
+    seen = torch.minimum(norms, reach).clamp(max=clip).clamp(min=least * clip) * k
+    wanted = torch.where(drawn, seen, reach)
+    torch.testing.assert_close(case.run.private["reach"], wanted, rtol=1e-9, atol=0)
+
+
 @pytest.mark.parametrize("setting", SETTINGS[:3])
 def test_the_estimate_is_unbiased(setting):
     # every outcome of the draw, with its probability (Equation 8)
