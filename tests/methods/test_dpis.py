@@ -393,6 +393,17 @@ def test_what_cannot_be_planned_is_refused():
         started(rt.DPIS(batch=1, k=2.0, sum_noise=0.1), budget=rt.Budget(0.1, 1e-5))
 
 
+def test_a_ledger_with_a_filter_keeps_its_order():
+    method = rt.DPIS(batch=1, k=2.0, **QUIET)
+    own = started(method)
+    ledger = rt.Ledger(BUDGET, filter_order=2.5)
+    training = started(method, ledger=ledger)
+    assert training.method.noise > own.method.noise  # an order that does not suit
+    result = training.finish()
+    assert (result.ledger.filter_order, result.epsilon) == (2.5, BUDGET.epsilon)
+    assert result.ledger.divergence_left() >= 0
+
+
 def test_without_noise_on_the_count_the_nominal_size_is_used():
     result = started(rt.DPIS(batch=1, k=2.0, sum_noise=50.0, count_noise=0.0), n=7).finish()
     assert result.released["size"] == 7

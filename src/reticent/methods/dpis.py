@@ -186,8 +186,10 @@ class DPIS(Method):
                 f"{self._count_noise(n):g}, sum_noise = {self._rates(n)[1]:g} and sum_rate = "
                 f"{self._rates(n)[0]:.3g}; raise them"
             )
-        noise = noise_for_plan(budget, bill, ledger=ledger, accountant="rdp")
-        ledger.use_filter(filter_order_for(budget, (*before, *bill(noise))))
+        by = "rdp" if ledger.filter_order is None else "filter"
+        noise = noise_for_plan(budget, bill, ledger=ledger, accountant=by)
+        if ledger.filter_order is None:
+            ledger.use_filter(filter_order_for(budget, (*before, *bill(noise))))
         return replace(self, noise=noise)
 
     # -- releases -----------------------------------------------------------------------------
