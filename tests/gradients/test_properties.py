@@ -28,12 +28,18 @@ from .oracle import gradients, norms_of
 
 CE = nn.CrossEntropyLoss()
 CLASSES = 3
-fixed = settings(
-    max_examples=25,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+
+
+def fixed(device):
+    """Settings of the draws; fewer where every small operation is a launch."""
+    return settings(
+        max_examples=10 if device == "cuda" else 25,
+        derandomize=True,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
 cuda = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -231,7 +237,7 @@ def right(total, truth, allowed, counted, style, slack):
 def test_the_fast_path_is_right_whole_and_in_pieces(kind):
     device, name = kind
 
-    @fixed
+    @fixed(device)
     @given(problems())
     def holds(problem):
         *_, mask, style, piece = problem
@@ -263,7 +269,7 @@ def test_the_fast_path_is_right_whole_and_in_pieces(kind):
 def test_no_example_alone_exceeds_the_bound(kind):
     device, name = kind
 
-    @fixed
+    @fixed(device)
     @given(problems())
     def holds(problem):
         style = problem[4]
