@@ -142,3 +142,17 @@ def test_bad_options_are_named(options, name):
 def test_bad_quantile_options_are_named(options, name):
     with pytest.raises(OptionError, match=name):
         rt.Quantile(**options)
+
+
+def test_a_run_without_a_bound_can_be_saved(tmp_path):
+    data = (torch.randn(20, 3), torch.randint(0, 2, (20,)))
+    result = rt.train(
+        nn.Linear(3, 2),
+        data,
+        method=rt.DPSGD(batch=5, clip=float("inf"), noise=0.0),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        steps=2,
+        folder=tmp_path,
+    )
+    assert result.to_json()["method"]["clip"] == {"style": "flat", "bound": None}
+    assert rt.training.read_run(tmp_path)["conduct"]["noise"][0]["sensitivity"] == [None, None]

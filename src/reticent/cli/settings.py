@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -114,7 +115,9 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
         for name in ("epsilon", "delta", "noise"):
             if stated.get(name) is not None:
                 raise OptionError(name, stated[name], "means nothing for a --non-private run")
-    elif stated.get("noise") == 0:
+    if stated.get("clip") == math.inf:
+        raise OptionError("clip", math.inf, "must be finite; 1e9 cuts nothing")
+    if not merged.get("non_private") and stated.get("noise") == 0:
         raise OptionError("noise", 0, "gives no guarantee; say --non-private if that is meant")
     lengths = {"steps", "epochs"} & set(stated)
     if lengths and "noise" not in stated:

@@ -208,8 +208,10 @@ class DPSGD(Method):
         """As the base class says."""
         moving = isinstance(self.clip, (Quantile, Scheduled))
         style: Any = self.clip if moving else self.clipping
+        # JSON knows no infinity; a bound of None is no bound
+        own = {name: None if value == math.inf else value for name, value in vars(style).items()}
         return {
             "batch": self.batch,
             "noise": self.noise,
-            "clip": {"style": type(style).__name__.lower(), **vars(style)},
+            "clip": {"style": type(style).__name__.lower(), **own},
         }

@@ -15,6 +15,7 @@ from reticent.errors import CheckpointError, ModelError, OptionError
 from reticent.methods.base import Method, Stage, bill_of
 from reticent.privacy import Budget, Ledger
 from reticent.training.checkpoint import CHECKPOINT, write_checkpoint
+from reticent.training.conduct import Conduct
 from reticent.training.evaluation import Evaluation, Metrics, averaged_weights
 from reticent.training.memory import explain_shortage, peak_memory, ran_out
 from reticent.training.result import Result
@@ -206,6 +207,7 @@ class Training:
             microbatch=self.run.microbatch,
             piece_memory_bytes=self.piece_memory_bytes,
             released=self.method.released(state.public),
+            conduct=self.run.conduct.to_json(counted=not self.method.timing_is_private),
         )
         if self._folder is not None:
             self._result.save(self._folder)
@@ -290,6 +292,7 @@ class Training:
                 "identity": self._identity(),
                 "state": run.state.to_checkpoint(),
                 "private": run.private,
+                "conduct": run.conduct.to_json(),
                 "ledger": run.ledger.to_json(),
                 "coins": {"key": run.coins.secret().hex(), "seeded": run.coins.seeded},
                 "metrics": self.metrics,
@@ -323,6 +326,7 @@ class Training:
         run = self.run
         run.state.from_checkpoint(saved["state"])
         run.private = {name: kept.to(run.device) for name, kept in saved["private"].items()}
+        run.conduct = Conduct.from_json(saved["conduct"])
         run.ledger = Ledger.from_json(saved["ledger"])
         run.coins = Coins(
             bytes.fromhex(saved["coins"]["key"]), seeded=bool(saved["coins"]["seeded"])

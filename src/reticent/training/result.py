@@ -53,6 +53,7 @@ class Result:
     # many records were drawn, which is private.
     piece_memory_bytes: int | None = None
     released: dict[str, Any] = field(default_factory=dict)
+    conduct: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=versions)
 
     @property
@@ -82,6 +83,7 @@ class Result:
             "method": self.method,
             "steps": self.steps,
             "released": self.released,
+            "conduct": self.conduct,
             # a run that diverged is reported too
             "metrics": [
                 {key: value if math.isfinite(value) else None for key, value in line.items()}

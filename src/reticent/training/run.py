@@ -23,6 +23,7 @@ from reticent.data.sampling import Draws, draw_each, record_coins
 from reticent.errors import DataError
 from reticent.gradients import Clipping, Flat
 from reticent.privacy import Charge, Ledger, Sensitive, noisy, noisy_min
+from reticent.training.conduct import Conduct
 from reticent.training.state import State
 
 LossFn = Callable[[Any, Any], torch.Tensor]
@@ -108,6 +109,7 @@ class Run:
         self.release = 0
         self.trial = 0
         self.releases: int | None = None  # how many there will be, if that is known
+        self.conduct = Conduct()
         # what a method keeps of each record, never released; goes into checkpoints, nowhere else
         self.private: dict[str, torch.Tensor] = {}
         # what a method saw on its way, for the eyes of whoever holds the records; None: not kept
@@ -157,6 +159,7 @@ class Run:
         """
         for later in range(count):
             self._address(stream, later)
+        self.conduct.drew(stream, rate, count)
         return self._ahead.take(
             self.coins,
             self.records.n,
@@ -176,6 +179,7 @@ class Run:
     def sample_each(self, probabilities: torch.Tensor, stream: str = "sampling") -> torch.Tensor:
         """Draw records by independent coins of their own probabilities [n]; possibly none."""
         drawn = draw_each(probabilities, self.flips(stream))
+        self.conduct.drew(stream, None)
         where = self.records.indices_on
         return drawn if where is None else drawn.to(where)
 
@@ -361,11 +365,15 @@ class Run:
 
     def noisy(self, total: Any, multiplier: float, stream: str = "noise") -> torch.Tensor:
         """`total` plus noise of `multiplier` times the sensitivity it states."""
-        return noisy(total, multiplier, self.coins, stream, *self._address(stream))
+        where = self._address(stream)
+        self.conduct.noised(stream, multiplier, total.sensitivity)
+        return noisy(total, multiplier, self.coins, stream, *where)
 
     def noisy_min(self, scores: Sensitive, epsilon: float, stream: str) -> int:
         """Which score is smallest, with noise for `epsilon`; see `privacy.noisy_min`."""
-        return noisy_min(scores, epsilon, self.coins, stream, *self._address(stream))
+        where = self._address(stream)
+        self.conduct.chose(stream, epsilon)
+        return noisy_min(scores, epsilon, self.coins, stream, *where)
 
     def step(self, gradient: torch.Tensor) -> None:
         """Move the parameters by a released gradient."""
