@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import audit_tables
+
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
 
@@ -356,6 +358,11 @@ def page() -> str:
     for record in records:
         if record["what"] == "features":
             lines += features(record)
+    for record in records:
+        if record["what"] == "attacks":
+            lines += audit_tables.attacks(record, machine(record))
+        if record["what"] == "canaries":
+            lines += audit_tables.canaries(record, machine(record))
     for record in records:
         if record["what"] == "recipes":
             lines += recipes(record)

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
+import reticent
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _found(monkeypatch):
+    """Scripts import each other by name."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
 
 
 def loaded(name):
@@ -22,9 +30,8 @@ def loaded(name):
 
 
 @pytest.fixture
-def steps(monkeypatch):
+def steps():
     """`benchmarks/steps.py`, forgotten afterwards."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
     before = set(sys.modules)
     yield importlib.import_module("steps")
     for name in {"steps", "cases", "rivals", "machine", "scaling", "profiles"} - before:
@@ -73,6 +80,24 @@ def test_scaling_and_profiles_run(tmp_path, monkeypatch):
     assert len(shares) == 6
     assert shares == sorted(shares, reverse=True)
     assert "aten::" in "\n".join(tables.profiles([record]))
+
+
+def test_audit_benchmarks_run(tmp_path, monkeypatch):
+    canaries = importlib.import_module("canaries")
+    monkeypatch.setattr(canaries, "SETTINGS", ((2, 1.0, 200, 60),))
+    run(monkeypatch, "canaries", tmp_path, "--epsilon 4 --seeds 1 2")
+    tables = importlib.import_module("audit_tables")
+    record = json.loads((tmp_path / "canaries-cpu.json").read_text())
+    assert "| 2 | 1 | 200 | 60 |" in "\n".join(tables.canaries(record, "a machine"))
+    attacks = importlib.import_module("attacks")
+    monkeypatch.setattr(attacks, "BATCH", 100)
+    monkeypatch.setattr(attacks, "METHODS", {"dpsgd": reticent.DPSGD(batch=100, clip=1.0)})
+    words = "--data digits --model digits-cnn --records 600 --shadows 2 --targets 1 --epochs 1"
+    run(monkeypatch, "attacks", tmp_path, f"{words} --only over-fitted dpsgd")
+    record = json.loads((tmp_path / "attacks-digits-cpu.json").read_text())
+    text = "\n".join(tables.attacks(record, "a machine"))
+    assert "| over-fitted | none |" in text
+    assert "| dpsgd | 4 |" in text
 
 
 @pytest.mark.parametrize("fault", ["no clipping", "an example left out", "the first step only"])

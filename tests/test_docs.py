@@ -51,7 +51,8 @@ def test_the_first_example_of_the_readme_runs(tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "first" / "run.json").exists()
 
 
-def test_the_results_page_is_generated_from_the_results():
+def test_the_results_page_is_generated_from_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     spec = importlib.util.spec_from_file_location("tables", ROOT / "benchmarks" / "tables.py")
     tables = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables)

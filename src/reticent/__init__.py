@@ -1,6 +1,6 @@
 """Reticent: train PyTorch models on sensitive records, with an ε that holds up."""
 
-from reticent import data, features, gradients, methods, models, privacy, training
+from reticent import audit, data, features, gradients, methods, models, privacy, training
 from reticent.coins import Coins
 from reticent.errors import (
     AccountingError,
@@ -53,6 +53,7 @@ __all__ = [
     "SignSGD",
     "Training",
     "TrialsExhaustedError",
+    "audit",
     "data",
     "evaluate",
     "features",

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from reticent.cli import (
     account,
+    audit,
     calibrate,
     data,
     features,
@@ -32,6 +33,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("train")(train.train)
+app.command("audit")(audit.audit)
 app.command("reproduce")(reproduce.reproduce)
 app.command("threshold")(threshold.threshold)
 account.app.command("dpis")(importance.account)

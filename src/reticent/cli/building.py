@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
 
@@ -38,48 +39,22 @@ def build_training(
     **options: Any,
 ) -> Training:
     """The training that these settings describe; `method` and `config` go beyond them."""
-    budget = None if settings.non_private else Budget(settings.epsilon, settings.delta)
+    budget = budget_of(settings)
     method = build_method(settings) if method is None else method
     prepared = prepare(settings, budget, coins, folder, resume=resume, overwrite=overwrite)
     splits = prepared.splits
-    inputs, targets = splits.train
-    extras = {"vectors": splits.extras["vectors"]} if "vectors" in splits.extras else {}
-    takes = {option.name for option in models.describe(settings.model).options}
-    model = models.build(
-        settings.model,
-        classes=splits.info.n_classes,
-        input_shape=tuple(inputs.shape[1:]),
-        activation=settings.activation,
-        seed=settings.seed,
-        **{name: value for name, value in extras.items() if name in takes},
-        **settings.model_options,
-    )
     device = pick_device(settings.device)
     held_out = datasets.as_records(splits.test, device)
     training = reticent.run(
-        model,
-        (inputs, targets),
+        build_model(settings, splits),
+        splits.train,
         method=method,
         budget=budget,
-        steps=settings.steps,
-        epochs=settings.epochs,
         n=settings.n,
-        optimizer=by_name(
-            settings.optimizer,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-        ),
-        scheduler=_schedule(settings, len(inputs)),
-        average=settings.average,
         evaluation=functools.partial(evaluate, data=held_out, device=device),
         every=settings.every,
         ledger=prepared.ledger,
         device=device,
-        microbatch=settings.microbatch,
-        data_on=settings.data_on,
-        path=settings.path,
-        precision=settings.precision,
         coins=coins,
         folder=folder,
         resume=resume and prepared.begun,
@@ -89,6 +64,7 @@ def build_training(
             "public_seeds": {"model": settings.seed},
             **(config or {}),
         },
+        **run_options(settings, len(splits.train[0])),
         **options,
     )
     if not resume:
@@ -96,6 +72,46 @@ def build_training(
     for note in splits.notes:
         training.run.ledger.note(note)
     return training
+
+
+def budget_of(settings: Settings) -> Budget | None:
+    """What may be spent; None for a run without a guarantee."""
+    return None if settings.non_private else Budget(settings.epsilon, settings.delta)
+
+
+def build_model(settings: Settings, splits: datasets.Splits) -> nn.Module:
+    """The untrained model of these settings."""
+    extras = {"vectors": splits.extras["vectors"]} if "vectors" in splits.extras else {}
+    takes = {option.name for option in models.describe(settings.model).options}
+    return models.build(
+        settings.model,
+        classes=splits.info.n_classes,
+        input_shape=tuple(splits.train[0].shape[1:]),
+        activation=settings.activation,
+        seed=settings.seed,
+        **{name: value for name, value in extras.items() if name in takes},
+        **settings.model_options,
+    )
+
+
+def run_options(settings: Settings, n: int) -> dict[str, Any]:
+    """What `reticent.run` is told about a training on `n` records, besides its data and method."""
+    return {
+        "steps": settings.steps,
+        "epochs": settings.epochs,
+        "optimizer": by_name(
+            settings.optimizer,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        ),
+        "scheduler": _schedule(settings, n),
+        "average": settings.average,
+        "microbatch": settings.microbatch,
+        "data_on": settings.data_on,
+        "path": settings.path,
+        "precision": settings.precision,
+    }
 
 
 def build_method(settings: Settings) -> methods.Method:

@@ -10,8 +10,9 @@ import typer
 from rich.table import Table
 
 from reticent.cli.output import AsJson, number, print_json, screen
+from reticent.figures import check_plot
 from reticent.methods.threshold import BETA_OF_LARGEST_DIFFERENCE, difference, thresholds
-from reticent.methods.threshold_figure import check_plot, draw
+from reticent.methods.threshold_figure import draw
 
 BETAS = tuple(step / 2 for step in range(-6, 7))
 

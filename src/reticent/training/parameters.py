@@ -54,6 +54,13 @@ class FlatParameters:
         """All parameters, one vector; writing to it changes the model."""
         return self.flat.data
 
+    def gradient_of(self, value: torch.Tensor) -> torch.Tensor:
+        """The gradient [P] of a number in all parameters, zero where it does not depend on them."""
+        named = list(self.named.values())
+        parts = torch.autograd.grad(value, named, allow_unused=True)
+        zeros = (torch.zeros_like(p) if g is None else g for g, p in zip(parts, named, strict=True))
+        return torch.cat([part.reshape(-1) for part in zeros])
+
     def set_gradient(self, gradient: torch.Tensor) -> None:
         """Give the optimizer this gradient, whether it holds the flat parameter or the views."""
         assert self.flat.grad is not None

@@ -72,12 +72,17 @@ class Result:
         """The last accuracy measured on held-out records, if any was."""
         return next((m["accuracy"] for m in reversed(self.metrics) if "accuracy" in m), None)
 
+    def _kept_guarantee(self) -> str:
+        """Differential privacy without a finite ε is none; other promises have no ε anyway."""
+        private = self.guarantee == "differential-privacy"
+        return "none" if private and not math.isfinite(self.epsilon) else self.guarantee
+
     def to_json(self) -> dict[str, Any]:
         """What `run.json` holds."""
         statement = self.statement.to_json()
         return {
             "format": RUN_FORMAT,
-            "guarantee": self.guarantee if statement["epsilon"] is not None else "none",
+            "guarantee": self._kept_guarantee(),
             "statement": statement,
             "budget": None if self.budget is None else self.budget.to_json(),
             "method": self.method,

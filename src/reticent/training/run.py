@@ -25,6 +25,7 @@ from reticent.gradients import Clipping, Flat
 from reticent.privacy import Charge, Ledger, Sensitive, noisy, noisy_min
 from reticent.training.conduct import Conduct
 from reticent.training.state import State
+from reticent.training.unclipped import Unclipped
 
 LossFn = Callable[[Any, Any], torch.Tensor]
 
@@ -75,7 +76,7 @@ class RecordSum:
     nonfinite: torch.Tensor
 
 
-class Run:
+class Run(Unclipped):
     """One training: model, records, state, ledger and coins."""
 
     def __init__(
@@ -133,7 +134,9 @@ class Run:
 
     def frozen_fingerprint(self) -> str:
         """A hash of what the model holds besides its trainable parameters."""
-        trained = set(self.state.parameters.named)
+        ours = {id(parameter) for parameter in self.state.parameters.named.values()}
+        everywhere = self.model.named_parameters(remove_duplicate=False)
+        trained = {name for name, one in everywhere if id(one) in ours}  # a tied one has more names
         held = {**dict(self.model.named_buffers()), **self.model.state_dict()}
         return fingerprint(held[name] for name in sorted(held) if name not in trained)
 

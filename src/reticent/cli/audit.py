@@ -1,0 +1,346 @@
+"""`reticent audit`: is the ε of a run true, and what does its model give away?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from reticent.audit import attacks as known
+from reticent.audit.books import check_books
+from reticent.audit.canaries import CanaryReport, audit_canaries
+from reticent.audit.conduct import Check, watch
+from reticent.audit.membership import (
+    Attacking,
+    MembershipReport,
+    attack_model,
+    attack_procedure,
+)
+from reticent.audit.replay import ReplayReport, replay
+from reticent.audit.roc_figure import draw_roc
+from reticent.audit.shadows import Estimate
+from reticent.cli.auditing import AuditedRun
+from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
+from reticent.errors import OptionError
+from reticent.figures import check_plot
+from reticent.files import to_json, write_atomically
+from reticent.training.result import versions
+
+AUDIT_FORMAT, AUDIT_FILE, SHADOWS_FOLDER = "reticent-audit/1", "audit.json", "shadows"
+WARNING = "computed from the records without noise: as private as they are"
+
+
+def audit(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    attacks: Annotated[
+        str, typer.Option(help=f"all, none, or some of {', '.join(known.NAMES)}, by commas.")
+    ] = "all",
+    procedure: Annotated[
+        bool,
+        typer.Option(
+            "--procedure",
+            help="Attack models trained anew on random halves of all records, not this model.",
+        ),
+    ] = False,
+    targets: Annotated[int, typer.Option(help="Models to attack, with --procedure.")] = 1,
+    shadows: Annotated[int, typer.Option(help="Shadow models; an even number.")] = 8,
+    records: Annotated[int, typer.Option(help="Members, and non-members, at most.")] = 5000,
+    duplicates: Annotated[
+        str, typer.Option(help="Non-members that are members too: exclude or report.")
+    ] = "exclude",
+    canaries: Annotated[
+        int, typer.Option(help="Canaries in one more training; 0: no such training.")
+    ] = 1000,
+    canary_kind: Annotated[str, typer.Option(help="gradient or input.")] = "gradient",
+    canary_view: Annotated[str, typer.Option(help="white-box or black-box.")] = "white-box",
+    releases: Annotated[int, typer.Option(help="Releases that are watched closely; 0: none.")] = 20,
+    confidence: Annotated[float, typer.Option(help="Of bounds and intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn here.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the attacks' ROC curves; .svg or .png.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the result.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a run's books and conduct, replay it, plant canaries, and attack its model.
+
+    Writes audit.json beside the run, readable by its owner alone. Exit status 1: something is
+    wrong with the run's statement.
+    """
+    if canaries < 0:
+        raise OptionError("canaries", canaries, "must be 0 or more")
+    if releases < 0:
+        raise OptionError("releases", releases, "must be 0 or more")
+    names = _names(attacks)
+    if plot is not None:
+        check_plot(plot)
+    attacking = None
+    if names:
+        attacking = Attacking(
+            names,
+            shadows=shadows,
+            records=records,
+            duplicates=duplicates,
+            confidence=confidence,
+            seed=seed,
+        )
+    bars = _Bars(show=not (quiet or as_json))
+    books = check_books(run)
+    found: dict[str, Any] = {"books": books.to_json()}
+    bars.say(f"books: {_verdict(books.checks)}")
+    if names or canaries or releases:
+        audited = AuditedRun(run, device)
+        if releases:
+            found.update(_watched(audited, releases, seed, bars))
+        if canaries and audited.budget is not None:
+            planted = _canaries(audited, canaries, canary_kind, canary_view, confidence, seed, bars)
+            found["canaries"] = planted.to_json()
+        if attacking is not None:
+            attacked = _attacked(audited, attacking, procedure, targets, bars)
+            found["membership"] = attacked.to_json()
+            if plot is not None:
+                draw_roc(plot, attacked.curves(), epsilon=books.epsilon, delta=books.delta)
+    wrong = _wrong(found)
+    report = {
+        "format": AUDIT_FORMAT,
+        "warning": WARNING,
+        "passed": not wrong,
+        "wrong": wrong,
+        "confidence": confidence,
+        **found,
+        "versions": versions(),
+    }
+    path = run / AUDIT_FILE
+    write_atomically(path, to_json(report), mode=0o600)
+    if as_json:
+        print_json(report)
+    else:
+        _show(report, path)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _names(attacks: str) -> tuple[str, ...]:
+    if attacks == "all":
+        return known.NAMES
+    if attacks == "none":
+        return ()
+    names = tuple(name.strip() for name in attacks.split(",") if name.strip())
+    for name in names:
+        if name not in known.NAMES:
+            raise OptionError(
+                "attacks", name, f"must be all, none, or some of {', '.join(known.NAMES)}"
+            )
+    return names
+
+
+class _Bars:
+    """Progress on the screen, or nothing."""
+
+    def __init__(self, *, show: bool) -> None:
+        self.show = show
+
+    def say(self, text: str) -> None:
+        if self.show:
+            screen.print(text)
+
+    @contextmanager
+    def bar(self, name: str, total: int | None = None) -> Iterator[Callable[[int, int], None]]:
+        """A function that is told how much of how much is done."""
+        if not self.show:
+            yield lambda made, of: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=screen, transient=True) as progress:
+            task = progress.add_task(name, total=total)
+            yield lambda made, of: progress.update(task, completed=made, total=of)
+
+
+def _watched(audited: AuditedRun, releases: int, seed: int, bars: _Bars) -> dict[str, Any]:
+    """The conduct of some releases on all records, and a replay on a few."""
+    splits, model, method = audited.splits, audited.fresh_model(), audited.method()
+    n = audited.settings.n or len(splits.train[0])
+    options = {**audited.options(n), "budget": audited.budget, "n": n}
+    with bars.bar("watching releases") as tell:
+        seen = watch(
+            model,
+            splits.train,
+            method=method,
+            releases=releases,
+            device=audited.device,
+            on_release=tell,
+            **options,
+        )
+    bars.say(f"conduct of {seen.releases} releases: {_verdict(seen.checks)}")
+    options.pop("data_on")
+    options.pop("precision")
+    with bars.bar("replaying releases") as tell:
+        replayed = replay(
+            model,
+            splits.train,
+            method=method,
+            releases=min(releases, 5),
+            seed=seed,
+            on_release=tell,
+            **options,
+        )
+    bars.say(f"replay of {replayed.releases} releases: {_leaks(replayed)}")
+    return {"conduct": seen.to_json(), "replay": replayed.to_json()}
+
+
+def _leaks(report: ReplayReport) -> str:
+    if report.passed:
+        return f"nothing leaks in {report.draws} draws with one record more"
+    return f"[bold red]{len(report.leaks)} leaks[/], the first: {report.leaks[0]}"
+
+
+def _canaries(
+    audited: AuditedRun,
+    canaries: int,
+    kind: str,
+    view: str,
+    confidence: float,
+    seed: int,
+    bars: _Bars,
+) -> CanaryReport:
+    seconds = audited.report.get("seconds")
+    if seconds:
+        bars.say(f"one more training with {canaries} canaries: about {_time(seconds)}")
+    steps = int(audited.report["steps"])
+    assert audited.budget is not None
+    options = audited.options(len(audited.splits.train[0]))
+    kept = {name: options[name] for name in ("microbatch", "path", "precision", "data_on")}
+    with bars.bar("training with canaries") as tell:
+        return audit_canaries(
+            audited.fresh_model(),
+            audited.splits.train,
+            method=audited.method(),
+            budget=audited.budget,
+            steps=steps,
+            canaries=canaries,
+            kind=kind,
+            view=view,
+            confidence=confidence,
+            seed=seed,
+            device=audited.device,
+            on_release=lambda release: tell(release.step, release.steps),
+            **kept,
+        )
+
+
+def _attacked(
+    audited: AuditedRun, attacking: Attacking, procedure: bool, targets: int, bars: _Bars
+) -> MembershipReport:
+    train, test = audited.splits.train, audited.splits.test
+    pool = len(train[0]) + len(test[0])
+
+    def told(estimate: Estimate) -> None:
+        if estimate.models:
+            bars.say(
+                f"{estimate.models} models of {estimate.steps} steps: about "
+                f"{_time(estimate.seconds)}"
+            )
+
+    common: dict[str, Any] = {
+        "build": audited.fresh_model,
+        "plan": audited.plan(pool // 2, attacking.seed),
+        "attacking": attacking,
+        "folder": audited.folder / SHADOWS_FOLDER,
+        "device": audited.device,
+        "on_estimate": told,
+    }
+    with bars.bar("training shadow models") as tell:
+        if procedure:
+            return attack_procedure(audited.pool(), targets=targets, progress=tell, **common)
+        return attack_model(audited.model(), train, test, progress=tell, **common)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+
+
+def _verdict(checks: tuple[Check, ...]) -> str:
+    failed = [check for check in checks if not check.passed]
+    if failed:
+        return f"[bold red]{failed[0].name}: no[/] ({failed[0].detail})"
+    return f"{len(checks)} checks passed"
+
+
+def _wrong(found: dict[str, Any]) -> list[str]:
+    """What speaks against the run's statement, in words."""
+    wrong = [
+        f"{section}: {check['name']}: {check['detail']}"
+        for section in ("books", "conduct")
+        for check in found.get(section, {}).get("checks", ())
+        if not check["passed"]
+    ]
+    leaks = found.get("replay", {}).get("leaks", ())
+    wrong += [f"replay: release {k['release']}: {k['kind']}: {k['what']}" for k in leaks]
+    if found.get("canaries", {}).get("refuted"):
+        wrong.append("canaries: the ledger's statement is refuted")
+    return wrong
+
+
+def _show(report: dict[str, Any], path: Path) -> None:
+    books = report["books"]
+    table = Table(show_header=False)
+    stated = "none" if books["epsilon"] is None else f"ε ≤ {epsilon_text(books['epsilon'])}"
+    table.add_row("promised", f"{stated} at δ = {books['delta']:g}")
+    canaries = report.get("canaries")
+    if canaries:
+        for bound in canaries["bounds"]:
+            shown = "no bound" if bound["epsilon"] is None else f"ε ≥ {bound['epsilon']:.3f}"
+            table.add_row(f"canaries, {bound['family']}", f"{shown} ({report['confidence']:.0%})")
+    for wrong in report["wrong"] or ["nothing found"]:
+        table.add_row("wrong", wrong)
+    screen.print(table)
+    membership = report.get("membership")
+    if membership:
+        _show_attacks(membership)
+    errors.print(f"[bold]{path}[/]: {WARNING}")
+
+
+def _show_attacks(membership: dict[str, Any]) -> None:
+    table = Table(title=membership["about"], box=SIMPLE, padding=(0, 1, 0, 0))
+    for column in ("attack", "AUC", "accuracy", "TPR 0.1 %", "0.01 %", ""):
+        table.add_column(column, no_wrap=True)
+    for name, results in membership["attacks"].items():
+        for found in results:
+            low = [found["low_false"][place] for place in (0, 1)]
+            table.add_row(
+                name,
+                _interval(found["auc"]),
+                f"{found['accuracy']['value']:.3f}",
+                *(f"{one['tpr']['value']:.4f}{'' if one['resolved'] else ' *'}" for one in low),
+                "chance"
+                if found["chance"]
+                else "above"
+                if found["auc"]["value"] > 0.5
+                else "below",
+            )
+    screen.print(table)
+    if any(
+        not one["resolved"] for r in membership["attacks"].values() for one in r[0]["low_false"]
+    ):
+        screen.print("* too few non-members for so small a rate: at no false positive at all")
+    for note in membership["notes"]:
+        screen.print(f"note: {note}")
+    twice = membership["duplicates"]
+    if twice and (twice["near_across"] or twice["repeats"]):
+        count = max(twice["near_across"], twice["repeats"])
+        screen.print(f"note: {count} (nearly) repeated records were found")
+
+
+def _interval(estimate: dict[str, float]) -> str:
+    value, low, high = (estimate[key] for key in ("value", "low", "high"))
+    if not all(map(math.isfinite, (low, high))):
+        return number(value)
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"

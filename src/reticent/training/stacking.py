@@ -1,0 +1,293 @@
+"""Several models of one architecture as one: parameters in rows, gradients mapped over the models.
+
+`together.py` trains with these; the models themselves are only read here, until `hand_back`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, grad_and_value
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils._pytree import tree_map
+
+from reticent.coins import Coins
+from reticent.data.records import Batch, Records
+from reticent.data.sampling import DeviceDraws, Draws, begin_draws, masks_on
+from reticent.errors import ModelError
+from reticent.gradients import Flat
+from reticent.gradients.batches import arguments, as_one, slots, trainable, unwrapped
+from reticent.gradients.engine import bounds_of
+from reticent.gradients.losses import LossFn, per_example_losses
+from reticent.training.parameters import FlatParameters
+from reticent.training.run import rounder
+
+# Squares of greater numbers leave single precision: gradients that long are looked at one by one.
+TAME = 1e18
+
+
+class StackedParameters(FlatParameters):
+    """The trainable parameters of K models as one tensor [K, P], a row for each.
+
+    Rows are laid out like the vector of a separate run. They are copies: a training that fails
+    leaves the models as they were.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        own = trainable(unwrapped(models[0]))
+        if not own:
+            raise ModelError("the models have no trainable parameters (requires_grad is off)")
+        kinds = {p.dtype for p in own.values()}
+        if len(kinds) > 1:
+            raise ModelError(f"trainable parameters differ in dtype: {', '.join(map(str, kinds))}")
+        rows = []
+        for k, model in enumerate(models):
+            for name, parameter in trainable(unwrapped(model)).items():
+                if not bool(torch.isfinite(parameter).all()):
+                    raise ModelError(
+                        f"parameter {name!r} of model {k} holds NaN or infinite values before "
+                        "training"
+                    )
+            tensors = trainable(unwrapped(model)).values()
+            rows.append(torch.cat([p.detach().reshape(-1) for p in tensors]))
+        self.shapes = {name: tuple(p.shape) for name, p in own.items()}
+        self.spans = {}
+        end = 0
+        for name, shape in self.shapes.items():
+            self.spans[name] = slice(end, end + math.prod(shape))
+            end += math.prod(shape)
+        self.named = {}
+        self.flat = nn.Parameter(torch.stack(rows))
+        self.flat.grad = torch.zeros_like(self.flat)
+
+    def by_name(self, values: Tensor) -> dict[str, Tensor]:
+        """Rows [K, P] as {name: [K, *shape]}, views."""
+        return {
+            name: values[:, self.spans[name]].view(len(values), *shape)
+            for name, shape in self.shapes.items()
+        }
+
+    def set_gradient(self, gradient: Tensor) -> None:
+        """Give the optimizer this gradient."""
+        assert self.flat.grad is not None
+        self.flat.grad.copy_(gradient)
+
+    @torch.no_grad()
+    def hand_back(self, models: Sequence[nn.Module], values: Tensor) -> None:
+        """Write the rows into the models' own parameters."""
+        for k, model in enumerate(models):
+            for name, parameter in trainable(unwrapped(model)).items():
+                parameter.copy_(values[k, self.spans[name]].view(parameter.shape))
+                parameter.grad = None
+
+
+class StackedModels:
+    """K models that are called as one, each with its own parameters and buffers."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self.base = unwrapped(models[0])
+        named = {p: name for name, p in trainable(self.base).items()}
+        places = slots(self.base)
+        # where each tensor of the model comes from: a trainable parameter by name, or a constant
+        self.sources = {slot: named.get(tensor) for slot, tensor in places.items()}
+        self.fixed: dict[str, Tensor] = {}
+        self.fixed_dims: dict[str, int | None] = {}
+        every = [slots(unwrapped(model)) for model in models]
+        for slot in (slot for slot, name in self.sources.items() if name is None):
+            each = [found[slot].detach() for found in every]
+            # what is the same everywhere, such as a frozen table, is held once
+            same = all(other is each[0] or torch.equal(other, each[0]) for other in each[1:])
+            self.fixed[slot] = each[0].clone() if same else torch.stack(each)
+            self.fixed_dims[slot] = None if same else 0
+
+    def call(self, trained: dict[str, Tensor], fixed: dict[str, Tensor], inputs: Any) -> Any:
+        """One of the models on a batch; for use under `vmap`."""
+        placed = {
+            slot: fixed[slot] if name is None else trained[name]
+            for slot, name in self.sources.items()
+        }
+        args, kwargs = arguments(inputs)
+        return functional_call(self.base, placed, args, kwargs, tie_weights=False)
+
+
+class StackedGradients:
+    """Sums of the models' gradients, each over a batch of its own."""
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        parameters: StackedParameters,
+        loss_fn: LossFn,
+        clip: Flat,
+    ) -> None:
+        self.models = StackedModels(models)
+        self.parameters, self.loss_fn, self.clip = parameters, loss_fn, clip
+        bounds, self.dtype = bounds_of(clip, trainable(self.models.base))
+        self.bound = bounds[0]
+        fixed = self.models.fixed_dims
+        self._plain = torch.vmap(grad(self._weighted), (0, fixed, 0, 0, 0), randomness="error")
+        each = torch.vmap(grad_and_value(self._one), (None, None, 0, 0), randomness="error")
+        self._each = torch.vmap(each, (0, fixed, 0, 0), randomness="error")
+
+    def _weighted(
+        self, trained: dict[str, Tensor], fixed: dict[str, Tensor], x: Any, y: Any, weights: Tensor
+    ) -> Tensor:
+        losses = per_example_losses(self.loss_fn, self.models.call(trained, fixed, x), y)
+        return (losses * weights).sum()
+
+    def _one(self, trained: dict[str, Tensor], fixed: dict[str, Tensor], x: Any, y: Any) -> Tensor:
+        outputs = self.models.call(trained, fixed, as_one(x))
+        return self.loss_fn(outputs, as_one(y)).sum()
+
+    def plain(self, batch: Batch, valid: Tensor, piece: int) -> Tensor:
+        """Unclipped sums [K, P] in double precision, one backward pass and no example's gradient.
+
+        Args:
+            batch: Inputs and targets [K, M, ...].
+            valid: [K, M], False for padding.
+            piece: How many examples of each model at once.
+        """
+        total = torch.zeros_like(self.parameters.values, dtype=torch.float64)
+        trained = self.parameters.by_name(self.parameters.values)
+        for x, y, counted in _pieces(batch, valid, piece):
+            with sdpa_kernel(SDPBackend.MATH):
+                grads = self._plain(trained, self.models.fixed, x, y, counted.to(self.dtype))
+            for name, values in grads.items():
+                total[:, self.parameters.spans[name]] += values.reshape(len(total), -1)
+        return total
+
+    def clipped(self, batch: Batch, valid: Tensor, piece: int) -> Tensor:
+        """The same of clipped gradients; an example that is not finite contributes nothing."""
+        total = torch.zeros_like(self.parameters.values, dtype=torch.float64)
+        trained = self.parameters.by_name(self.parameters.values)
+        for x, y, counted in _pieces(batch, valid, piece):
+            with sdpa_kernel(SDPBackend.MATH):  # fused attention has no batching rule
+                grads, losses = self._each(trained, self.models.fixed, x, y)
+            wide = {name: grads.pop(name).to(self.dtype).flatten(2) for name in list(grads)}
+            squared = torch.stack([g.square().sum(2) for g in wide.values()]).sum(0)
+            finite = squared.isfinite() & losses.isfinite()
+            factors = self.clip.factors(squared.sqrt(), self.bound)
+            factors = torch.where(finite & counted, factors, 0.0)
+            # asking a device would mean waiting for it
+            clean = finite.device.type == "cpu" and bool(finite.all())
+            for name, values in wide.items():
+                kept = values if clean else torch.where(finite.unsqueeze(2), values, 0.0)
+                total[:, self.parameters.spans[name]] += (factors.unsqueeze(1) @ kept).squeeze(1)
+        return total
+
+
+def _pieces(batch: Batch, valid: Tensor, piece: int) -> list[tuple[Any, Any, Tensor]]:
+    """Examples in pieces of about one size, which libraries then prepare for once."""
+    count = valid.shape[1]
+    size = -(-count // -(-count // piece)) if count else 1
+    starts = range(0, count, size)
+
+    def cut(tree: Any, start: int) -> Any:
+        return tree_map(lambda leaf: leaf[:, start : start + size], tree)
+
+    return [(cut(batch[0], s), cut(batch[1], s), valid[:, s : s + size]) for s in starts]
+
+
+class StackedDraws:
+    """Which records each model takes in a release: those a separate run would draw.
+
+    Args:
+        coins: One for each model.
+        rows: The positions of each model's records in the pool.
+        rates: The probability that a record of a model takes part.
+        device: Where coins are flipped, as a separate run flips them.
+    """
+
+    def __init__(
+        self,
+        coins: Sequence[Coins],
+        rows: Sequence[Tensor],
+        rates: Sequence[float],
+        device: torch.device,
+    ) -> None:
+        self.coins, self.rates, self.device = coins, rates, device
+        self.sizes = [len(row) for row in rows]
+        self.rows = torch.cat(list(rows)).to(device)
+        begins = [0]
+        for size in self.sizes[:-1]:
+            begins.append(begins[-1] + size)
+        self.begins = torch.tensor(begins, device=device)
+        self.first = self.rows[self.begins]
+        self._ahead: tuple[int, Draws] | None = None
+
+    def take(self, release: int, *, last: bool) -> tuple[Tensor, Tensor]:
+        """Positions in the pool [K, M] and which of them count; padding repeats an own record.
+
+        On a device the next release's draws are enqueued now, so that their sizes have reached the
+        host when they are asked for.
+        """
+        if self.device.type == "cpu":
+            drawn = [
+                begin_draws(n, rate, coins, "sampling", [(release, 0)]).get()[0]
+                for n, rate, coins in zip(self.sizes, self.rates, self.coins, strict=True)
+            ]
+        else:
+            ahead, self._ahead = self._ahead, None
+            begun = ahead[1] if ahead is not None and ahead[0] == release else self._begin(release)
+            drawn = begun.get()
+            if not last:
+                self._ahead = release + 1, self._begin(release + 1)
+        return self._padded(drawn)
+
+    def _begin(self, release: int) -> Draws:
+        """All models' draws on a device, with one wait for their sizes."""
+        masks = torch.zeros(
+            (len(self.sizes), max(self.sizes)), dtype=torch.bool, device=self.device
+        )
+        for mask, n, rate, coins in zip(masks, self.sizes, self.rates, self.coins, strict=True):
+            threshold = math.floor(rate * 2**53) / 2**53  # as for a separate draw
+            where = [(release, 0)]
+            mask[:n] = masks_on(self.device, n, threshold, coins, "sampling", where)[0]
+        expected = sum(n * rate for n, rate in zip(self.sizes, self.rates, strict=True))
+        return DeviceDraws(masks, expected, to_host=False)
+
+    def _padded(self, drawn: list[Tensor]) -> tuple[Tensor, Tensor]:
+        sizes = torch.tensor([len(some) for some in drawn], device=self.device)
+        most = max(len(some) for some in drawn)
+        most = most if self.device.type == "cpu" else rounder(most)
+        valid = torch.arange(most, device=self.device) < sizes.unsqueeze(1)
+        local = pad_sequence(drawn, batch_first=True)
+        local = torch.nn.functional.pad(local, (0, most - local.shape[1]))
+        positions = self.rows[torch.where(valid, local + self.begins.unsqueeze(1), 0)]
+        return torch.where(valid, positions, self.first.unsqueeze(1)), valid
+
+
+def fetch(records: Records, positions: Tensor) -> Batch:
+    """The records at positions [K, M], as inputs and targets [K, M, ...]."""
+    flat = positions.reshape(-1)
+    batch = records.fetch(flat if records.indices_on is None else flat.to(records.indices_on))
+
+    def folded(leaf: Any) -> Tensor:
+        if not isinstance(leaf, Tensor):
+            raise ModelError(f"a batch holds a {type(leaf).__name__}, not only tensors")
+        return leaf.reshape(*positions.shape, *leaf.shape[1:])
+
+    inputs, targets = tree_map(folded, batch[0]), tree_map(folded, batch[1])
+    return inputs, targets
+
+
+class PartRecords(Records):
+    """Some records of others, by position; nothing is copied."""
+
+    def __init__(self, records: Records, rows: Tensor) -> None:
+        super().__init__(len(rows))
+        self.records, self.rows = records, rows
+        self.indices_on = records.indices_on
+
+    def fetch(self, indices: Tensor) -> Batch:
+        """As the base class says."""
+        return self.records.fetch(self.rows[indices.to(self.rows.device)])
+
+    def fingerprint(self) -> str:
+        """As the base class says."""
+        return f"{self.records.fingerprint()} {self.rows.tolist()}"

@@ -1,0 +1,118 @@
+"""`reticent audit` on runs of the embedded data set."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+
+from reticent.cli import app
+
+from .calling import call, refuse, runner
+
+SHORT = ("--batch", 200, "--steps", 7, "--device", "cpu", "--coin-seed", 3, "--quiet")
+# few models, small ones: what is audited here is the command
+QUICK = ("--device", "cpu", "--shadows", 4, "--records", 150, "--canaries", 60)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    for name, words in {
+        "dpsgd": ("--model", "linear", "--epsilon", 4),
+        "dpsur": ("--model", "linear", "--method", "dpsur", "--valid-batch", 100, "--noise", 5),
+        "plain": ("--model", "linear", "--non-private"),
+    }.items():
+        call("train", *SHORT, *words, "--out", root / name)
+    return root
+
+
+def test_everything_at_once(runs, tmp_path):
+    folder = runs / "dpsgd"
+    plot = tmp_path / "roc.svg"
+    told = json.loads(call("audit", folder, *QUICK, "--plot", plot, "--json"))
+    assert told["passed"]
+    assert told["wrong"] == []
+    assert told["books"]["epsilon"] == pytest.approx(
+        json.loads((folder / "run.json").read_text())["statement"]["epsilon"]
+    )
+    assert told["conduct"]["passed"]
+    assert told["replay"]["passed"]
+    assert told["replay"]["draws_tried"] > 0
+    assert told["canaries"]["refuted"] is False
+    bounds = {bound["family"]: bound["epsilon"] for bound in told["canaries"]["bounds"]}
+    assert all(0 <= bound <= told["books"]["epsilon"] for bound in bounds.values())
+    assert set(told["membership"]["attacks"]) == {
+        *("population", "reference", "shadow-loss", "likelihood-ratio", "rmia"),
+        *("shadow", "white-box"),
+    }
+    kept = json.loads((folder / "audit.json").read_text())
+    assert kept == told
+    assert stat.S_IMODE(os.stat(folder / "audit.json").st_mode) == 0o600
+    assert "false positive rate" in plot.read_text()
+    assert stat.S_IMODE(os.stat(plot).st_mode) == 0o600
+    # a second time the shadow models are there, and people get a table
+    models = {path: path.stat().st_mtime_ns for path in (folder / "shadows").iterdir()}
+    shown = call("audit", folder, *QUICK)
+    assert models == {path: path.stat().st_mtime_ns for path in (folder / "shadows").iterdir()}
+    for text in ("ε ≤", "ε ≥", "nothing found", "likelihood-ratio", "checks passed"):
+        assert text in shown
+
+
+def test_a_procedure_is_attacked_too(runs):
+    words = ("--attacks", "population,likelihood-ratio", "--procedure", "--targets", 2)
+    told = json.loads(
+        call("audit", runs / "dpsgd", *QUICK, *words, "--canaries", 0, "--releases", 0, "--json")
+    )
+    assert set(told["membership"]["attacks"]) == {"population", "likelihood-ratio"}
+    assert all(len(found) == 2 for found in told["membership"]["attacks"].values())
+    assert told["membership"]["shadows"] == 4
+    assert "conduct" not in told
+    assert "canaries" not in told
+
+
+def test_selected_updates_are_audited(runs):
+    words = ("--attacks", "rmia", "--canaries", 20, "--releases", 2)
+    told = json.loads(call("audit", runs / "dpsur", *QUICK, *words, "--json"))
+    assert told["passed"]
+    assert told["canaries"]["method"]["name"] == "dpsur"
+    assert told["replay"]["method"] == "dpsur"
+
+
+def test_a_run_without_a_guarantee_is_attacked_all_the_same(runs):
+    words = ("--attacks", "white-box", "--releases", 2)
+    told = json.loads(call("audit", runs / "plain", *QUICK, *words, "--json"))
+    assert told["passed"]
+    assert told["books"]["epsilon"] is None
+    assert "canaries" not in told
+    assert "nothing to compare" in told["conduct"]["checks"][0]["detail"]
+
+
+def test_a_tampered_run_fails(runs, tmp_path):
+    report = json.loads((runs / "dpsgd" / "run.json").read_text())
+    report["statement"]["epsilon"] = 0.5
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps(report))
+    words = ("audit", str(folder), "--attacks", "none", "--canaries", "0", "--releases", "0")
+    result = runner.invoke(app, list(words))
+    assert result.exit_code == 1
+    assert "follows from the ledger" in result.output
+    told = json.loads((folder / "audit.json").read_text())
+    assert not told["passed"]
+
+
+def test_bad_options_are_named(runs, tmp_path):
+    folder = runs / "dpsgd"
+    assert "run.json" in refuse("audit", tmp_path)
+    assert "attacks" in refuse("audit", folder, "--attacks", "guess")
+    assert "shadows" in refuse("audit", folder, "--shadows", 3)
+    assert "canaries" in refuse("audit", folder, "--canaries", -1)
+    assert "releases" in refuse("audit", folder, "--releases", -1)
+    assert "duplicates" in refuse("audit", folder, "--duplicates", "keep")
+    assert "plot" in refuse("audit", folder, "--plot", tmp_path / "roc.txt")
+    assert "device" in refuse("audit", folder, "--device", "nowhere")
+    (tmp_path / "run.json").write_text((folder / "run.json").read_text())
+    assert "settings.json" in refuse("audit", tmp_path)
