@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--model", default="mnist-cnn")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--records", type=int, default=40_000)
+    parser.add_argument("--records", type=int, default=60_000)
     parser.add_argument("--shadows", type=int, default=10)
     parser.add_argument("--targets", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=40, help="of the over-fitted models")
