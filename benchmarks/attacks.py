@@ -26,7 +26,7 @@ from reticent.privacy import Ledger
 from reticent.training.planning import plan
 
 RESULTS = Path(__file__).parent / "results"
-FILE = "attacks-{data}-{device}.json"
+FILE = "attacks-{data}-{records}-{device}.json"
 DELTA, BATCH, EPOCHS = 1e-5, 1024, 20  # of the private models
 # (name, method, ε): what is trained; None is no promise
 PROCEDURES: tuple[tuple[str, str, float | None], ...] = (
@@ -98,7 +98,9 @@ def measure(options: argparse.Namespace) -> None:
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     order = order[: options.records]
     pool = inputs[order], labels[order]
-    path = options.out / FILE.format(data=options.data, device=options.device)
+    path = options.out / FILE.format(
+        data=options.data, records=options.records, device=options.device
+    )
     record: dict[str, Any] = {
         "what": "attacks",
         **{"data": options.data, "model": options.model, "records": options.records},

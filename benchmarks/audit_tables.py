@@ -20,7 +20,7 @@ def attacks(record: dict[str, Any], described: str) -> list[str]:
     names = [name for name in NAMES if name in record["procedures"][0]["attacks"]]
     level = f"{100 * record['confidence']:g} %"
     lines = [
-        f"## Membership attacks on {record['data']}",
+        f"## Membership attacks on {record['records']:,} records of {record['data']}",
         "",
         f"`{record['model']}` on random halves of {record['records']:,} records less the"
         f" population; {record['targets']} targets, {record['shadows']} shadow models"
@@ -52,7 +52,7 @@ def attacks(record: dict[str, Any], described: str) -> list[str]:
             cells.append(f"{100 * sum(low) / len(low):.2f}")
         epsilon = "none" if one["epsilon"] is None else f"{one['epsilon']:g}"
         lines.append("| " + " | ".join([one["name"], epsilon, *cells]) + " |")
-    figure = f"figures/attacks-{record['data']}.svg"
+    figure = f"figures/attacks-{record['data']}-{record['records']}.svg"
     return [*lines, "", f"![ROC curves of the attacks on an over-fitted model]({figure})", ""]
 
 

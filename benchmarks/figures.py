@@ -22,7 +22,7 @@ def attacks(folder: Path = FIGURES) -> None:
         record = json.loads(path.read_text())
         first = record["procedures"][0]
         curves = {name: [found["roc"]] for name, found in first["attacks"].items()}
-        draw_roc(folder / f"attacks-{record['data']}.svg", curves, mode=0o644)
+        draw_roc(folder / f"attacks-{record['data']}-{record['records']}.svg", curves, mode=0o644)
 
 
 if __name__ == "__main__":

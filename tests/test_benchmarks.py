@@ -94,7 +94,7 @@ def test_audit_benchmarks_run(tmp_path, monkeypatch):
     monkeypatch.setattr(attacks, "METHODS", {"dpsgd": reticent.DPSGD(batch=100, clip=1.0)})
     words = "--data digits --model digits-cnn --records 600 --shadows 2 --targets 1 --epochs 1"
     run(monkeypatch, "attacks", tmp_path, f"{words} --only over-fitted dpsgd")
-    record = json.loads((tmp_path / "attacks-digits-cpu.json").read_text())
+    record = json.loads((tmp_path / "attacks-digits-600-cpu.json").read_text())
     text = "\n".join(tables.attacks(record, "a machine"))
     assert "| over-fitted | none |" in text
     assert "| dpsgd | 4 |" in text
