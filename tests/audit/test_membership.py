@@ -11,7 +11,17 @@ from torch import nn
 
 import reticent as rt
 from reticent import data as datasets
-from reticent.audit import Attacking, OneByOne, ShadowPlan, attack_model, attack_procedure
+from reticent.audit import (
+    Attacking,
+    Evidence,
+    OneByOne,
+    ShadowPlan,
+    Signals,
+    attack_model,
+    attack_procedure,
+    attack_split,
+    attacks,
+)
 from reticent.audit.attacks import NAMES
 from reticent.audit.membership import _design
 from reticent.audit.roc_figure import draw_roc
@@ -164,6 +174,31 @@ def test_one_model_is_attacked_as_it_is():
     )
     assert alone.shadows == 0
     assert set(alone.results) == {"population", "white-box"}
+
+
+def test_the_split_of_the_papers():
+    attacked = attack_split(
+        (INPUTS, LABELS), build=network, plan=BY_HEART, attacking=Attacking(shadows=8)
+    )
+    assert attacked.notes == ()
+    for name, (leakage,) in attacked.results.items():
+        assert leakage.auc.low > 0.5, name
+        # as many members as non-members: a sixth of the records each
+        assert leakage.n_members + leakage.n_nonmembers in (400, 200)
+
+
+def test_the_classifier_learns_from_the_shadow_part_alone():
+    """Where shadow models saw a part of the population, the audited records teach nothing."""
+    said = Signals(torch.randn(60, 3), torch.randint(0, 3, (60,)))
+    logits, members = torch.randn(4, 60, 3), torch.rand(4, 60) < 0.5
+    population = Signals(torch.randn(80, 3), torch.randint(0, 3, (80,)))
+    beside, known = torch.randn(4, 80, 3), torch.rand(4, 80) < 0.5
+
+    def scores(members):
+        evidence = Evidence(said, torch.arange(60) < 30, logits, members, population, beside, known)
+        return attacks.build("shadow").score(evidence).values
+
+    assert torch.equal(scores(members), scores(~members))
 
 
 def test_copies_are_left_out_or_reported():

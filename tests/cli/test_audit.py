@@ -62,7 +62,7 @@ def test_everything_at_once(runs, tmp_path):
 
 
 def test_a_procedure_is_attacked_too(runs):
-    words = ("--attacks", "population,likelihood-ratio", "--procedure", "--targets", 2)
+    words = ("--attacks", "population,likelihood-ratio", "--against", "halves", "--targets", 2)
     told = json.loads(
         call("audit", runs / "dpsgd", *QUICK, *words, "--canaries", 0, "--releases", 0, "--json")
     )
@@ -71,6 +71,14 @@ def test_a_procedure_is_attacked_too(runs):
     assert told["membership"]["shadows"] == 4
     assert "conduct" not in told
     assert "canaries" not in told
+
+
+def test_the_split_of_the_papers(runs):
+    words = ("--against", "split", "--canaries", 0, "--releases", 0, "--json")
+    told = json.loads(call("audit", runs / "dpsgd", *QUICK, *words))
+    assert "2:1:2:1" in told["membership"]["about"]
+    assert len(told["membership"]["attacks"]) == 7
+    assert told["membership"]["notes"] == []
 
 
 def test_selected_updates_are_audited(runs):
@@ -111,6 +119,7 @@ def test_bad_options_are_named(runs, tmp_path):
     assert "shadows" in refuse("audit", folder, "--shadows", 3)
     assert "canaries" in refuse("audit", folder, "--canaries", -1)
     assert "releases" in refuse("audit", folder, "--releases", -1)
+    assert "against" in refuse("audit", folder, "--against", "everyone")
     assert "duplicates" in refuse("audit", folder, "--duplicates", "keep")
     assert "plot" in refuse("audit", folder, "--plot", tmp_path / "roc.txt")
     assert "device" in refuse("audit", folder, "--device", "nowhere")

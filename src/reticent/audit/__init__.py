@@ -9,6 +9,7 @@ from reticent.audit.membership import (
     MembershipReport,
     attack_model,
     attack_procedure,
+    attack_split,
 )
 from reticent.audit.metrics import Leakage, measure
 from reticent.audit.replay import Leak, ReplayReport, replay
@@ -31,6 +32,7 @@ __all__ = [
     "Signals",
     "attack_model",
     "attack_procedure",
+    "attack_split",
     "attacks",
     "audit_canaries",
     "check_books",

@@ -4,6 +4,7 @@
 two come from different sources, an attack tells the sources apart as well, and its scores are above
 chance (or below) for a model that never saw either. `attack_procedure` has no such excuse: models
 are trained on random halves of all records, some to be attacked and the others as shadow models.
+`attack_split` does the same with the split of the papers.
 """
 
 from __future__ import annotations
@@ -15,28 +16,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from reticent.audit import attacks as known
-from reticent.audit.attacks.base import POPULATION, SHADOW_POPULATION, SHADOWS, WHITEBOX
-from reticent.audit.duplicates import Duplicates, near_duplicates
-from reticent.audit.metrics import Leakage, Spread, combine
-from reticent.audit.shadows import (
-    Estimate,
-    OneByOne,
-    ShadowPlan,
-    Shadows,
-    estimate,
-    in_out,
-    train_shadows,
+from reticent.audit.attacks.base import SHADOW_POPULATION, SHADOWS, WHITEBOX
+from reticent.audit.evidence import (
+    Build,
+    Progress,
+    balanced,
+    find_duplicates,
+    gather,
+    join,
+    judge,
+    shuffled,
+    tensor_records,
+    train_models,
+    with_shadows,
 )
-from reticent.audit.signals import Evidence, look_inside, query
-from reticent.audit.splits import take
-from reticent.data.records import TensorRecords, as_records
+from reticent.audit.metrics import Leakage, Spread, combine
+from reticent.audit.shadows import Estimate, OneByOne, ShadowPlan, Shadows, in_out
+from reticent.audit.splits import split, take
 from reticent.errors import DataError, OptionError, whole
-
-Build = Callable[[int], nn.Module]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -140,36 +139,38 @@ def attack_model(
             steps of them are made to find out. Not for plans of the user's own.
     """
     attacking = Attacking() if attacking is None else attacking
-    members, others = _tensors(train), _tensors(held_out)
-    found, notes = _duplicates(others, members, device)
+    members, others = tensor_records(train), tensor_records(held_out)
+    found, notes = find_duplicates(others, members, device)
     keep = torch.ones(others.n, dtype=torch.bool)
     if found is not None and attacking.duplicates == "exclude":
         keep = ~found.near_across
         if not int(keep.sum()):
             raise DataError("every held-out record is nearly a training record: nobody to compare")
     generator = torch.Generator().manual_seed(attacking.seed)
-    rows = _shuffled(keep.nonzero()[:, 0], generator)
+    rows = shuffled(keep.nonzero()[:, 0], generator)
     population = rows[: min(attacking.population, len(rows) // 3)]
     outside = rows[len(population) :]
     each = min(attacking.records, len(outside), members.n)
-    inside = _shuffled(torch.arange(members.n), generator)[:each]
+    inside = shuffled(torch.arange(members.n), generator)[:each]
     # the pool of the shadow models: all training records, then the audited others
     outside = outside[:each]
-    inputs, labels = _joined(members, take((others.inputs, others.targets), outside))
+    inputs, labels = join(members, take((others.inputs, others.targets), outside))
     audited = torch.cat([inside, members.n + torch.arange(each)])
     shadows = None
     if attacking.needs(SHADOWS, SHADOW_POPULATION):
         design = in_out(len(labels), attacking.shadows, seed=attacking.seed)
-        shadows = _trained(
+        shadows = train_models(
             build, (inputs, labels), design, plan, folder, device, progress, on_estimate
         )
     notes += [] if shadows is None else list(shadows.notes)
     truth = torch.arange(2 * each) < each
     beside = take((others.inputs, others.targets), population)
-    evidence = _evidence(model, take((inputs, labels), audited), truth, beside, attacking, device)
+    evidence = gather(
+        model, take((inputs, labels), audited), truth, beside, attacking.needs(WHITEBOX), device
+    )
     if shadows is not None:
-        evidence = _with_shadows(evidence, shadows, inputs, audited, beside[0])
-    results, skipped = _judged(evidence, attacking)
+        evidence = with_shadows(evidence, shadows, inputs, audited, beside[0])
+    results, skipped = judge(evidence, attacking.attacks, attacking.confidence)
     return MembershipReport(
         "this model: its training records against held-out ones",
         {name: (leakage,) for name, leakage in results.items()},
@@ -209,13 +210,13 @@ def attack_procedure(
         on_estimate: As for `attack_model`.
     """
     attacking = Attacking() if attacking is None else attacking
-    pool = _tensors(data)
-    found, notes = _duplicates(pool, None, device)
+    pool = tensor_records(data)
+    found, notes = find_duplicates(pool, None, device)
     generator = torch.Generator().manual_seed(attacking.seed)
     rows = torch.arange(pool.n)
     if found is not None and attacking.duplicates == "exclude":
         rows = (~found.repeats).nonzero()[:, 0]  # one of each kind stays
-    rows = _shuffled(rows, generator)
+    rows = shuffled(rows, generator)
     population = rows[: min(attacking.population, len(rows) // 6)]
     rows = rows[len(population) :].sort().values
     if len(rows) < 4:
@@ -223,28 +224,86 @@ def attack_procedure(
     records = take((pool.inputs, pool.targets), rows)
     beside = take((pool.inputs, pool.targets), population)
     members = _design(len(rows), whole("targets", targets), attacking)
-    trained = _trained(build, records, members, plan, folder, device, progress, on_estimate)
+    trained = train_models(build, records, members, plan, folder, device, progress, on_estimate)
     others = Shadows(trained.models[targets:], members[targets:], trained.device, 0)
     results: dict[str, list[Leakage]] = {}
     skipped: tuple[str, ...] = ()
     for target in range(targets):
-        audited = _balanced(members[target], attacking.records, generator)
-        evidence = _evidence(
+        audited = balanced(members[target], attacking.records, generator)
+        evidence = gather(
             trained.models[target],
             take(records, audited),
             members[target][audited],
             beside,
-            attacking,
+            attacking.needs(WHITEBOX),
             device,
         )
         if attacking.needs(SHADOWS, SHADOW_POPULATION):
-            evidence = _with_shadows(evidence, others, records[0], audited, beside[0])
-        judged, skipped = _judged(evidence, attacking)
+            evidence = with_shadows(evidence, others, records[0], audited, beside[0])
+        judged, skipped = judge(evidence, attacking.attacks, attacking.confidence)
         for name, leakage in judged.items():
             results.setdefault(name, []).append(leakage)
     return MembershipReport(
         "the procedure: models trained on random halves of the records",
         {name: tuple(found) for name, found in results.items()},
+        attacking.shadows,
+        None if found is None else found.to_json(),
+        (*notes, *trained.notes, *skipped),
+    )
+
+
+def attack_split(
+    data: Any,
+    *,
+    build: Build,
+    plan: ShadowPlan | OneByOne,
+    attacking: Attacking | None = None,
+    folder: str | Path | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    on_estimate: Callable[[Estimate], None] | None = None,
+) -> MembershipReport:
+    """Attack as the papers do: the records cut 2:1:2:1 for target and shadow models (`splits`).
+
+    The target is trained on the first part and judged on it and the second; shadow models are
+    trained on as many records of the other two parts, and no attack needs a shadow model that saw
+    an audited record: LiRA and RMIA are offline here. These two parts are the population too.
+
+    Args:
+        data: All records, (inputs, labels).
+        build: From a number to an untrained model.
+        plan: How models are trained, target and shadows alike.
+        attacking: Which attacks, and how thoroughly.
+        folder: Where models are kept, to go on with.
+        device: Where models are asked and trained.
+        progress: Steps made, and steps in all.
+        on_estimate: As for `attack_model`.
+    """
+    attacking = Attacking() if attacking is None else attacking
+    pool = tensor_records(data)
+    found, notes = find_duplicates(pool, None, device)
+    rows = torch.arange(pool.n)
+    if found is not None and attacking.duplicates == "exclude":
+        rows = (~found.repeats).nonzero()[:, 0]
+    records = take((pool.inputs, pool.targets), rows)
+    parts = split(len(rows), labels=records[1], seed=attacking.seed)
+    shadowed = parts.shadow_memberships(attacking.shadows, seed=attacking.seed)
+    members = torch.cat([parts.mask("target_train")[None], shadowed])
+    trained = train_models(build, records, members, plan, folder, device, progress, on_estimate)
+    audited, truth = parts.audited(attacking.records, seed=attacking.seed)
+    own = torch.cat([parts.shadow_train, parts.shadow_test])
+    own = shuffled(own, torch.Generator().manual_seed(attacking.seed))[: attacking.population]
+    beside = take(records, own)
+    evidence = gather(
+        trained.models[0], take(records, audited), truth, beside, attacking.needs(WHITEBOX), device
+    )
+    others = Shadows(trained.models[1:], shadowed, trained.device, 0)
+    evidence = with_shadows(evidence, others, records[0], audited, beside[0])
+    evidence = replace(evidence, shadow_population_members=shadowed[:, own])
+    results, skipped = judge(evidence, attacking.attacks, attacking.confidence, online=False)
+    return MembershipReport(
+        "the procedure: records cut 2:1:2:1 for target and shadow models",
+        {name: (leakage,) for name, leakage in results.items()},
         attacking.shadows,
         None if found is None else found.to_json(),
         (*notes, *trained.notes, *skipped),
@@ -263,97 +322,3 @@ def _design(n: int, targets: int, attacking: Attacking) -> Tensor:
     for row in halves:
         row[torch.randperm(n, generator=generator)[: n // 2]] = True
     return torch.cat([halves, in_out(n, attacking.shadows, seed=attacking.seed)])
-
-
-def _tensors(data: Any) -> TensorRecords:
-    records = as_records(data)
-    if not isinstance(records, TensorRecords):
-        inputs, targets = records.fetch(torch.arange(records.n))
-        records = TensorRecords(inputs, targets)
-    if not isinstance(records.targets, Tensor) or records.targets.is_floating_point():
-        raise DataError("membership attacks need whole numbers for labels, one for each record")
-    return records
-
-
-def _duplicates(
-    mine: TensorRecords, others: TensorRecords | None, device: torch.device | str
-) -> tuple[Duplicates | None, list[str]]:
-    if not isinstance(mine.inputs, Tensor):
-        return None, ["inputs of several parts were not searched for duplicates"]
-    theirs = None if others is None else others.inputs
-    found = near_duplicates(mine.inputs, theirs, within=others is None, device=device)
-    return found, []
-
-
-def _shuffled(rows: Tensor, generator: torch.Generator) -> Tensor:
-    return rows[torch.randperm(len(rows), generator=generator)]
-
-
-def _balanced(members: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """As many members as others, at random."""
-    sides = [_shuffled(side.nonzero()[:, 0], generator) for side in (members, ~members)]
-    each = min(most, *map(len, sides))
-    return torch.cat([side[:each] for side in sides])
-
-
-def _joined(records: TensorRecords, more: tuple[Any, Any]) -> tuple[Any, Any]:
-    joined: tuple[Any, Any] = tree_map(
-        lambda first, second: torch.cat([first, second]), (records.inputs, records.targets), more
-    )
-    return joined
-
-
-def _trained(
-    build: Build,
-    pool: tuple[Any, Any],
-    members: Tensor,
-    plan: ShadowPlan | OneByOne,
-    folder: str | Path | None,
-    device: torch.device | str,
-    progress: Progress | None,
-    on_estimate: Callable[[Estimate], None] | None,
-) -> Shadows:
-    if on_estimate is not None and isinstance(plan, ShadowPlan):
-        on_estimate(estimate(build, pool, members, plan, folder=folder, device=device))
-    return train_shadows(
-        build, pool, members, plan, folder=folder, device=device, progress=progress
-    )
-
-
-def _evidence(
-    model: nn.Module,
-    audited: tuple[Any, Any],
-    members: Tensor,
-    population: tuple[Any, Any],
-    attacking: Attacking,
-    device: torch.device | str,
-) -> Evidence:
-    return Evidence(
-        query(model, *audited, device=device),
-        members,
-        population=query(model, *population, device=device)
-        if attacking.needs(POPULATION, SHADOW_POPULATION) and len(population[1])
-        else None,
-        whitebox=look_inside(model, *audited, device=device) if attacking.needs(WHITEBOX) else None,
-    )
-
-
-def _with_shadows(
-    evidence: Evidence, shadows: Shadows, inputs: Any, audited: Tensor, population: Any
-) -> Evidence:
-    return replace(
-        evidence,
-        shadow_logits=shadows.logits(take(inputs, audited)),
-        shadow_members=shadows.members[:, audited],
-        shadow_population=shadows.logits(population),
-    )
-
-
-def _judged(evidence: Evidence, attacking: Attacking) -> tuple[dict[str, Leakage], tuple[str, ...]]:
-    results, skipped = {}, []
-    for name in attacking.attacks:
-        try:
-            results[name] = known.build(name).measure(evidence, confidence=attacking.confidence)
-        except DataError as error:
-            skipped.append(f"{name}: {error}")
-    return results, tuple(skipped)

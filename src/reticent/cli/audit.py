@@ -22,13 +22,14 @@ from reticent.audit.membership import (
     MembershipReport,
     attack_model,
     attack_procedure,
+    attack_split,
 )
 from reticent.audit.replay import ReplayReport, replay
 from reticent.audit.roc_figure import draw_roc
 from reticent.audit.shadows import Estimate
 from reticent.cli.auditing import AuditedRun
 from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
-from reticent.errors import OptionError
+from reticent.errors import OptionError, one_of
 from reticent.figures import check_plot
 from reticent.files import to_json, write_atomically
 from reticent.training.result import versions
@@ -42,14 +43,14 @@ def audit(
     attacks: Annotated[
         str, typer.Option(help=f"all, none, or some of {', '.join(known.NAMES)}, by commas.")
     ] = "all",
-    procedure: Annotated[
-        bool,
+    against: Annotated[
+        str,
         typer.Option(
-            "--procedure",
-            help="Attack models trained anew on random halves of all records, not this model.",
+            help="Attack this model, or new ones on random halves of all records, or on the "
+            "papers' 2:1:2:1 split: model, halves or split."
         ),
-    ] = False,
-    targets: Annotated[int, typer.Option(help="Models to attack, with --procedure.")] = 1,
+    ] = "model",
+    targets: Annotated[int, typer.Option(help="Models to attack, of halves.")] = 1,
     shadows: Annotated[int, typer.Option(help="Shadow models; an even number.")] = 8,
     records: Annotated[int, typer.Option(help="Members, and non-members, at most.")] = 5000,
     duplicates: Annotated[
@@ -80,6 +81,7 @@ def audit(
     if releases < 0:
         raise OptionError("releases", releases, "must be 0 or more")
     names = _names(attacks)
+    one_of("against", against, ("model", "halves", "split"))
     if plot is not None:
         check_plot(plot)
     attacking = None
@@ -104,7 +106,7 @@ def audit(
             planted = _canaries(audited, canaries, canary_kind, canary_view, confidence, seed, bars)
             found["canaries"] = planted.to_json()
         if attacking is not None:
-            attacked = _attacked(audited, attacking, procedure, targets, bars)
+            attacked = _attacked(audited, attacking, against, targets, bars)
             found["membership"] = attacked.to_json()
             if plot is not None:
                 draw_roc(plot, attacked.curves(), epsilon=books.epsilon, delta=books.delta)
@@ -237,7 +239,7 @@ def _canaries(
 
 
 def _attacked(
-    audited: AuditedRun, attacking: Attacking, procedure: bool, targets: int, bars: _Bars
+    audited: AuditedRun, attacking: Attacking, against: str, targets: int, bars: _Bars
 ) -> MembershipReport:
     train, test = audited.splits.train, audited.splits.test
     pool = len(train[0]) + len(test[0])
@@ -251,15 +253,17 @@ def _attacked(
 
     common: dict[str, Any] = {
         "build": audited.fresh_model,
-        "plan": audited.plan(pool // 2, attacking.seed),
+        "plan": audited.plan(pool // (3 if against == "split" else 2), attacking.seed),
         "attacking": attacking,
         "folder": audited.folder / SHADOWS_FOLDER,
         "device": audited.device,
         "on_estimate": told,
     }
     with bars.bar("training shadow models") as tell:
-        if procedure:
+        if against == "halves":
             return attack_procedure(audited.pool(), targets=targets, progress=tell, **common)
+        if against == "split":
+            return attack_split(audited.pool(), progress=tell, **common)
         return attack_model(audited.model(), train, test, progress=tell, **common)
 
 

@@ -18,8 +18,10 @@ from reticent.errors import one_of, whole
 class Shadow(Attack):
     """Sorted posteriors and whether the prediction is right, judged by a learned classifier.
 
-    For each shadow model and audited record, whether the one was trained on the other is known;
-    all models' examples are pooled. The classifier is then applied to the target's outputs.
+    For each shadow model and record, whether the one was trained on the other is known; all models'
+    examples are pooled. The records are the audited ones, or the population where shadow models
+    were trained on a part of that (as in the papers' 2:1:2:1 split). The classifier is then applied
+    to the target's outputs.
 
     Args:
         classifier: "mlp" or "forest".
@@ -47,14 +49,22 @@ class Shadow(Attack):
 
     def score(self, evidence: Evidence) -> Scores:
         """The classifier's probabilities of membership."""
+        logits, members, labels = self._examples(evidence)
+        learned = torch.cat([self._features(one, labels) for one in logits])
+        judge = Classifier(self.classifier, self.seed, self.most)
+        judge.fitted(learned, members.flatten())
+        labels = evidence.target.labels
+        return Scores.of_all(judge.scores(self._features(evidence.target.logits, labels)))
+
+    def _examples(self, evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [K, r, classes], memberships [K, r] and labels [r] of the records learned from."""
         self._shadows(evidence)
+        known, population = evidence.shadow_population_members, evidence.population
+        if evidence.shadow_population is not None and known is not None and population is not None:
+            return evidence.shadow_population, known, population.labels
         assert evidence.shadow_logits is not None
         assert evidence.shadow_members is not None
-        labels = evidence.target.labels
-        learned = torch.cat([self._features(one, labels) for one in evidence.shadow_logits])
-        judge = Classifier(self.classifier, self.seed, self.most)
-        judge.fitted(learned, evidence.shadow_members.flatten())
-        return Scores.of_all(judge.scores(self._features(evidence.target.logits, labels)))
+        return evidence.shadow_logits, evidence.shadow_members, evidence.target.labels
 
     def _features(self, logits: Tensor, labels: Tensor) -> Tensor:
         correct = logits.argmax(1) == labels
