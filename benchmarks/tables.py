@@ -12,9 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import audit_tables
+import defence_tables
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
+FROM_OTHERS = {
+    "attacks": audit_tables.attacks,
+    "canaries": audit_tables.canaries,
+    "defences": defence_tables.defences,
+    "deniable-steps": defence_tables.steps,
+    "poisoning": defence_tables.poisoning,
+}
 
 
 def machine(record: dict[str, Any]) -> str:
@@ -359,10 +367,8 @@ def page() -> str:
         if record["what"] == "features":
             lines += features(record)
     for record in records:
-        if record["what"] == "attacks":
-            lines += audit_tables.attacks(record, machine(record))
-        if record["what"] == "canaries":
-            lines += audit_tables.canaries(record, machine(record))
+        draw = FROM_OTHERS.get(record["what"])
+        lines += [] if draw is None else draw(record, machine(record))
     for record in records:
         if record["what"] == "recipes":
             lines += recipes(record)

@@ -119,6 +119,49 @@ ADAPTIVE_BY_DATA: dict[str, dict[str, Any]] = {
         "method_options": {"candidates": 10, "objective_bound": 2.0},
     },
 }
+# What changes where gradients are neither clipped nor summed with noise: smaller batches and steps.
+# First guesses but for `digits`, which was tried by hand.
+UNCLIPPED: dict[str, Any] = {"batch": 128, "epochs": 20, "average": None}
+UNCLIPPED_SGD: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}
+UNCLIPPED_BY_DATA: dict[str, dict[str, Any]] = {
+    "digits": {"batch": 64, "steps": 400, "epochs": None, "lr": 0.2, "momentum": 0.0},
+}
+# What changes for PD-SGD: σ, γ and T of the paper's Table 13 where it has them.
+DENIABLE: dict[str, Any] = {
+    "average": None,
+    "epochs": None,
+    "steps": 2000,
+    "method_options": {"batches": 20, "sigma": 0.01, "gamma": 4000.0, "threshold": 3},
+}
+DENIABLE_BY_DATA: dict[str, dict[str, Any]] = {
+    "digits": {
+        "steps": 400,
+        "lr": 0.1,
+        "method_options": {"batches": 10, "sigma": 0.02, "gamma": 200.0, "threshold": 3},
+    },
+    "fashion-mnist": {
+        "lr": 0.1,
+        "method_options": {"batches": 20, "sigma": 0.01, "gamma": 300.0, "threshold": 3},
+    },
+    "cifar10": {"method_options": {"batches": 12, "preset": "cifar10-scratch-1"}},
+    "cifar100": {"method_options": {"batches": 12, "preset": "cifar100-scratch-1"}},
+    "purchase100": {"method_options": {"batches": 16, "preset": "purchase100-1"}},
+}
+# What changes for the empirical defences; first guesses but for `digits`.
+DEFENDED: dict[str, dict[str, Any]] = {
+    "advreg": {"batch": 128, "epochs": 8, "method_options": {"reference": 0.3}},
+    "selena": {"batch": 128, "epochs": 4, "method_options": {}},
+}
+DEFENDED_BY_DATA: dict[tuple[str, str], dict[str, Any]] = {
+    ("advreg", "digits"): {
+        **{"batch": 64, "steps": 300, "epochs": None, "lr": 0.1},
+        "method_options": {"reference": 0.3, "attack_steps": 3},
+    },
+    ("selena", "digits"): {
+        **{"batch": 64, "steps": 500, "epochs": None, "lr": 0.3},
+        "method_options": {"models": 10, "excluded": 4, "share": 0.4},
+    },
+}
 _PUBLISHED_SELECTION = ("noise", "valid_noise", "valid_batch", "batch")
 
 
@@ -141,4 +184,16 @@ def recipe_for(
         recipe |= DECAY.get(data, {})
     if method == "dpagd":
         recipe |= ADAPTIVE | ADAPTIVE_BY_DATA.get(data, {})
+    if method in ("sgd", "pd-sgd", *DEFENDED):
+        recipe.pop("clip", None)
+        recipe |= UNCLIPPED
+        if recipe.get("optimizer", "sgd") == "sgd":
+            recipe |= UNCLIPPED_SGD
+        if method == "sgd":
+            recipe |= UNCLIPPED_BY_DATA.get(data, {})
+        elif method in DEFENDED:
+            recipe |= DEFENDED[method] | DEFENDED_BY_DATA.get((method, data), {})
+        else:
+            recipe |= DENIABLE | DENIABLE_BY_DATA.get(data, {})
+            del recipe["batch"]  # it has `batches`
     return recipe

@@ -167,3 +167,124 @@ class Unsampled(rt.DPSGD):
         counted = run.noisy(Sensitive(size, 1.0), self.noise, "count-noise")
         run.state.public["size"] = float(counted)
         self.step(run, run.clipped_sum(run.sample(self._rate(run.n)), self.clipping))
+
+
+class LargestNorm(rt.DPSGD):
+    """No clipping; noise scaled by the longest gradient that was drawn."""
+
+    def release(self, run):
+        total = run.clipped_sum(run.sample(self._rate(run.n)), Unclipped(1.0))
+        most = float(total.norms.max()) if len(total.norms) else 1.0
+        run.step(run.noisy(Sensitive(total.flat, most), self.noise) / self.batch)
+
+
+class LossMultiplier(PaidLate):
+    """Noise by how large the loss is, charged as such, and in time."""
+
+    def release(self, run):
+        drawn = run.sample(self._rate(run.n))
+        multiplier = self.noise + float(run.losses(drawn, "loss").sum()) / 1000
+        run.pay(SampledGaussian(self._rate(run.n), multiplier), "training")
+        run.step(run.noisy(run.clipped_sum(drawn, self.clipping), multiplier) / self.batch)
+
+
+class RealRate(rt.DPSGD):
+    """A rate from the real number of records."""
+
+    def release(self, run):
+        drawn = run.sample(min(self.batch / run.records.n, self._rate(run.n)))
+        self.step(run, run.clipped_sum(drawn, self.clipping))
+
+
+class TwoDraws(rt.DPSGD):
+    """The union of two draws, charged as one."""
+
+    def release(self, run):
+        both = [run.sample(self._rate(run.n), stream) for stream in ("sampling", "more")]
+        self.step(run, run.clipped_sum(torch.cat(both).unique(), self.clipping))
+
+
+class Truncated(rt.DPSGD):
+    """No more records than were expected."""
+
+    def release(self, run):
+        drawn = run.sample(self._rate(run.n))[: self.batch // 2]
+        self.step(run, run.clipped_sum(drawn, self.clipping))
+
+
+class NoiseOff(rt.DPSGD):
+    """Takes most of the noise off again."""
+
+    def step(self, run, total):
+        released = run.noisy(total, self.noise)
+        drawn = run.coins.normal(
+            tuple(released.shape), "noise", run.release, run.trial, dtype=released.dtype
+        )
+        run.step((released - 0.9 * self.noise * total.sensitivity * drawn) / self.batch)
+
+
+class Stopping(PaidLate):
+    """Goes on for as long as there are few records."""
+
+    def affordable(self, run):
+        return run.records.n <= 120
+
+    def release(self, run):
+        run.pay(SampledGaussian(self._rate(run.n), self.noise), "training")
+        self.step(run, run.clipped_sum(run.sample(self._rate(run.n)), self.clipping))
+
+
+class TwoCopies(rt.DPSUR):
+    """Two noisy copies of one sum, averaged."""
+
+    def step(self, run, total):
+        copies = [run.noisy(total, self.noise, stream) for stream in ("noise", "again")]
+        run.step(sum(copies) / 2 / self.batch)
+
+
+class OtherNoise(rt.DPSUR):
+    """The gradient with the noise of the test."""
+
+    def noise_now(self, run):
+        return self.valid_noise
+
+
+class TellingTrials(rt.DPSUR):
+    """Publishes how many trials it took."""
+
+    def release(self, run):
+        super().release(run)
+        run.state.public["trials"] = run.trial
+
+
+class OneNoiseCoins(rt.Coins):
+    """The same noise in every stream."""
+
+    def normal(self, shape, stream, *counters, **kinds):
+        return super().normal(shape, "noise", *counters, **kinds)
+
+
+class HalfRepeatedCoins(rt.Coins):
+    """The first half of the noise, twice."""
+
+    def normal(self, shape, stream, *counters, **kinds):
+        drawn = super().normal(shape, stream, *counters, **kinds)
+        half = len(drawn) // 2 if drawn.ndim else 0
+        drawn[half : 2 * half] = drawn[:half]
+        return drawn
+
+
+class SharedCoins(rt.Coins):
+    """Records in tens share their luck."""
+
+    def uniform_into(self, out, stream, *counters):
+        super().uniform_into(out, stream, *counters)
+        if len(counters) == 3:
+            out.copy_(out[::10].repeat_interleave(10)[: len(out)])
+
+
+class SameRecordsCoins(rt.Coins):
+    """The same records in every release."""
+
+    def uniform_into(self, out, stream, *counters):
+        super().uniform_into(out, stream, *((0, *counters[1:]) if len(counters) == 3 else counters))

@@ -25,6 +25,7 @@ HONEST = {
     "dpagd": rt.DPAGD(batch=60, noise=6.0, candidates=3, longest=1.0),
     "dpis": rt.DPIS(batch=20, k=2.0, adapt=True, **_SUMS),
     "dpis, sums sampled": rt.DPIS(batch=20, k=2.0, sum_rate=0.5, adapt=True, **_SUMS),
+    "dpis, equal noise": rt.DPIS(batch=20, k=2.0, sum_noise=20.0, count_noise=20.0),
     "dpsur": rt.DPSUR(**SELECTING),
     "dpsur padded": rt.DPSUR(**SELECTING, pad=4),
 }

@@ -152,7 +152,12 @@ METHODS = {
 
 
 def test_every_method_of_the_catalog_is_here():
-    assert set(rt.methods.names()) <= set(METHODS)
+    private = {
+        name
+        for name in rt.methods.names()
+        if rt.methods.describe(name).guarantee == "differential-privacy"
+    }
+    assert private <= set(METHODS)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -38,6 +38,18 @@ def test_forced_coins_decide_about_one_record(n):
     assert torch.equal(forced.uniform((2, 9), "choice", 4, 1), free.uniform((2, 9), "choice", 4, 1))
 
 
+def test_a_record_in_front_leaves_the_others_their_coins():
+    free, forced = rt.Coins(KEY), ForcedCoins(KEY, position=0)
+    forced.chosen = lambda address: address[1] == 4
+    for release in (3, 4):
+        others = poisson_draw(300, 0.3, free, "sampling", release, 0)
+        drawn = poisson_draw(301, 0.3, forced, "sampling", release, 0)
+        assert torch.equal(drawn[drawn > 0] - 1, others)
+        assert bool((drawn == 0).any()) == (release == 4)
+    forced.salt = "other "
+    assert not torch.equal(forced.normal((3,), "noise", 1), free.normal((3,), "noise", 1))
+
+
 def test_alone_means_nobody_else():
     forced = ForcedCoins(KEY, position=7)
     forced.alone = True
@@ -108,8 +120,17 @@ def test_neighbours_differ_in_one_record():
     assert n == 50
     assert torch.equal(with_it[0][:-1], without[0])
     assert torch.equal(without[0], INPUTS[:50].double())
-    assert torch.equal(with_it[0][-1], (100 * INPUTS[0]).double())
+    assert torch.equal(with_it[0][-1], 100 * INPUTS[0].double())
     assert with_it[1][-1] != TARGETS[0]
+    _, first, _ = neighbours(DATA, 50, first=True)
+    assert torch.equal(first[0][1:], without[0])
+    assert torch.equal(first[0][0], with_it[0][-1])
+    # the candidate with the longest gradient, whatever that is
+    _, longest, _ = neighbours(DATA, 50, norms=lambda x, y: -x.sum(1) + y)
+    assert longest[0][-1].sum() == min(
+        100 * INPUTS[0].double().sum(), -100 * INPUTS[0].double().sum()
+    )
+    assert longest[1][-1] == 1
     assert neighbours(DATA, 10 * N)[2] == N
     _, with_own, _ = neighbours(DATA, 50, (torch.zeros(5), torch.tensor(1)))
     assert float(with_own[0][-1].abs().sum()) == 0
@@ -167,8 +188,8 @@ def test_token_models_are_replayed_too():
         budget=rt.Budget(50, 1e-3),
     )
     assert report.passed
-    assert report.draws == 2
-    assert seen == [(1, 2), (2, 2)]
+    assert report.draws == 4  # z after the others, and before them
+    assert seen == [(1, 2), (2, 2)] * 2
 
 
 def test_bad_options_are_named():

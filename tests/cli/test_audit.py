@@ -69,8 +69,8 @@ def test_a_procedure_is_attacked_too(runs):
     assert set(told["membership"]["attacks"]) == {"population", "likelihood-ratio"}
     assert all(len(found) == 2 for found in told["membership"]["attacks"].values())
     assert told["membership"]["shadows"] == 4
-    assert "conduct" not in told
-    assert "canaries" not in told
+    assert "conduct" in told  # of the audit before: another one replaces what it does again
+    assert "halves" in told["membership"]["about"]
 
 
 def test_the_split_of_the_papers(runs):
@@ -118,10 +118,50 @@ def test_bad_options_are_named(runs, tmp_path):
     assert "attacks" in refuse("audit", folder, "--attacks", "guess")
     assert "shadows" in refuse("audit", folder, "--shadows", 3)
     assert "canaries" in refuse("audit", folder, "--canaries", -1)
+    assert "canaries" in refuse("audit", folder, "--canaries", 1)
+    assert "canary_kind" in refuse("audit", folder, "--canary-kind", "bird")
+    assert "canary_view" in refuse("audit", folder, "--canary-view", "bird")
+    assert "confidence" in refuse("audit", folder, "--confidence", 1.5)
+    assert "seed" in refuse("audit", folder, "--seed", -1)
+    assert "targets" in refuse("audit", folder, "--targets", 3)
+    assert "attacks" in refuse("audit", folder, "--attacks", ",")
     assert "releases" in refuse("audit", folder, "--releases", -1)
     assert "against" in refuse("audit", folder, "--against", "everyone")
     assert "duplicates" in refuse("audit", folder, "--duplicates", "keep")
     assert "plot" in refuse("audit", folder, "--plot", tmp_path / "roc.txt")
     assert "device" in refuse("audit", folder, "--device", "nowhere")
-    (tmp_path / "run.json").write_text((folder / "run.json").read_text())
+    report = json.loads((folder / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(report))
     assert "settings.json" in refuse("audit", tmp_path)
+    (tmp_path / "settings.json").write_text("[1]")
+    assert "settings.json" in refuse("audit", tmp_path)
+    for damage in (
+        {"conduct": {"noise": [{}]}},
+        {"conduct": [1]},
+        {"budget": {"eps": 1}},
+        {"statement": {"epsilon": "x", "delta": 1e-5}},
+        {"method": None},
+        {"ledger": {}},
+    ):
+        (tmp_path / "run.json").write_text(json.dumps({**report, **damage}))
+        assert "run.json" in refuse("audit", tmp_path)
+    (tmp_path / "audit.json").mkdir()
+    assert "audit.json" in refuse("audit", tmp_path)
+
+
+def test_statistics_paid_before_the_run_are_no_part_of_it(tmp_path):
+    words = ("--standardise", "--standardise-bound", 16, "--standardise-noise", 10, "--noise", 10)
+    call("train", *SHORT, "--model", "linear", "--epsilon", 8, *words, "--out", tmp_path / "run")
+    told = json.loads(
+        call("audit", tmp_path / "run", "--attacks", "none", "--canaries", 0, "--json")
+    )
+    assert told["passed"]
+
+
+def test_methods_without_an_epsilon_are_attacked(tmp_path):
+    words = ("--method", "pd-sgd", "--steps", 5, "--device", "cpu", "--quiet")
+    call("train", "--model", "linear", *words, "--out", tmp_path / "run")
+    told = json.loads(call("audit", tmp_path / "run", *QUICK, "--attacks", "rmia", "--json"))
+    assert told["passed"]
+    assert "conduct" not in told
+    assert set(told["membership"]["attacks"]) == {"rmia"}

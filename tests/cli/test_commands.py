@@ -170,6 +170,10 @@ def test_lists_and_cards():
         "sign-adam",
         "dpis",
         "dpsur",
+        "pd-sgd",
+        "advreg",
+        "selena",
+        "sgd",
     ]
     card = json.loads(call("methods", "show", "dpsgd", "--json"))
     assert card["guarantee"] == "differential-privacy"

@@ -3,6 +3,7 @@
 from reticent.audit import attacks
 from reticent.audit.books import BooksReport, check_books
 from reticent.audit.canaries import CanaryReport, audit_canaries
+from reticent.audit.comparisons import Leak
 from reticent.audit.conduct import ConductReport, watch
 from reticent.audit.membership import (
     Attacking,
@@ -12,7 +13,7 @@ from reticent.audit.membership import (
     attack_split,
 )
 from reticent.audit.metrics import Leakage, measure
-from reticent.audit.replay import Leak, ReplayReport, replay
+from reticent.audit.replay import ReplayReport, replay
 from reticent.audit.shadows import OneByOne, ShadowPlan, Shadows, train_shadows
 from reticent.audit.signals import Evidence, Signals, query
 

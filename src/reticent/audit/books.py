@@ -14,7 +14,7 @@ from typing import Any
 from reticent.audit.conduct import Check
 from reticent.audit.coverage import Prices
 from reticent.errors import AccountingError, CheckpointError
-from reticent.privacy import Ledger
+from reticent.privacy import Charge, Ledger
 from reticent.training import read_run
 
 # accountants of another version, or another SciPy, may differ in the last digits
@@ -55,12 +55,20 @@ def check_books(run: str | Path | dict[str, Any]) -> BooksReport:
     """
     report = run if isinstance(run, dict) else read_run(run)
     try:
-        ledger = Ledger.from_json(report["ledger"])
-        statement, method = report["statement"], report["method"]
-        delta, steps = float(statement["delta"]), int(report["steps"])
-        conduct, budget = report.get("conduct") or {}, report["budget"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"run.json lacks {error}") from None
+        return _checked(report)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise CheckpointError(
+            f"run.json is damaged, or of another version ({type(error).__name__}: {error})"
+        ) from None
+    except AccountingError as error:
+        raise CheckpointError(f"run.json: {error}") from None
+
+
+def _checked(report: dict[str, Any]) -> BooksReport:
+    ledger = Ledger.from_json(report["ledger"])
+    statement, method = report["statement"], report["method"]
+    delta, steps = float(statement["delta"]), int(report["steps"])
+    conduct, budget = report.get("conduct") or {}, report["budget"]
     checks = [*_statement(ledger, statement, budget, delta), *_length(ledger, method, steps)]
     try:
         found = ledger.statement(delta)
@@ -68,22 +76,26 @@ def check_books(run: str | Path | dict[str, Any]) -> BooksReport:
     except AccountingError as error:
         checks.append(Check("ε can be recomputed", False, str(error)))
         epsilon, accountant = math.inf, None
-    prices = Prices.of(
-        (entry.charge, entry.count)
-        for entry in ledger.entries
-        if not entry.purpose.endswith(PLANNED)
-    )
+    prices = Prices.of(_bought(ledger, conduct))
     if not conduct:
         checks.append(Check("conduct", True, "not recorded: nothing to compare the charges with"))
     elif not prices.free:
-        checks += [
-            *_noise(prices, conduct, steps),
-            *_draws(prices, conduct),
-            *_bounds(method, conduct),
-        ]
+        checks += [*_noise(prices, conduct, steps), *_draws(prices, conduct)]
+        checks += _bounds(method, conduct)
     return BooksReport(
         epsilon if math.isfinite(epsilon) else None, delta, accountant, tuple(checks)
     )
+
+
+def _bought(ledger: Ledger, conduct: dict[str, Any]) -> list[tuple[Charge, int]]:
+    """What the run paid for what it did: neither what was paid before, nor what it never made."""
+    total: Counter[tuple[Charge, str]] = Counter()
+    for entry in ledger.entries:
+        if not entry.purpose.endswith(PLANNED):
+            total[entry.charge, entry.purpose] += entry.count
+    for line in conduct.get("paid_before", ()):
+        total[Charge.from_json(line["charge"]), line["purpose"]] -= line["count"]
+    return [(charge, count) for (charge, _), count in total.items() if count > 0]
 
 
 def _statement(ledger: Ledger, statement: dict[str, Any], budget: Any, delta: float) -> list[Check]:
@@ -118,7 +130,6 @@ def _noise(prices: Prices, conduct: dict[str, Any], steps: int) -> list[Check]:
     wrong, _ = prices.unpaid_noise(used)
     checks = [Check("the noise drawn is the noise charged", not wrong, wrong or _listed(used))]
     if known:
-        # what was paid for before the run (statistics of the inputs) is not part of its conduct
         fewer = [m for m, count in prices.gaussian.items() if 0 < used[m] < count]
         gaussian = bool(prices.gaussian or prices.each_trial)
         done = not fewer and (used.total() >= steps or not gaussian)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,6 +36,9 @@ from reticent.privacy import Charge
 
 FALSE_ALARM = 1e-6
 MOST_VALUES = 1_000_000  # of noise, for the tests of its law
+MOST_EACH, MOST_COMPARED = 2000, 20_000  # values that are compared with each other
+NEAR = 1e-11  # relative: so near are the same numbers after a sum was added and taken off
+MANY_RECORDS = 100
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,15 @@ def watch(
 
 
 def _paid(world: World) -> Counter[Charge]:
-    return Counter({entry.charge: entry.count for entry in world.run.ledger.entries})
+    return _added((entry.charge, entry.count) for entry in world.run.ledger.entries)
+
+
+def _added(lines: Iterable[tuple[Charge, int]]) -> Counter[Charge]:
+    """Lines of one charge for several purposes add up."""
+    total: Counter[Charge] = Counter()
+    for charge, count in lines:
+        total[charge] += count
+    return total
 
 
 def _charges(seen: list[tuple[Notebook, Counter[Charge], Counter[Charge]]]) -> list[Check]:
@@ -139,14 +150,20 @@ def _charges(seen: list[tuple[Notebook, Counter[Charge], Counter[Charge]]]) -> l
         for trial in notebook.trials or [0]:
             calls = [n for n in notebook.noised.values() if n.address[2] == trial]
             for last, call in enumerate(calls):
-                then = Prices.of((Counter(dict(call.paid)) - before).items())
+                then = Prices.of((_added(call.paid) - before).items())
                 used = Counter(c.multiplier for c in calls[: last + 1])
                 wrong, _ = then.unpaid_noise(used)
                 if wrong:
                     noise.append(f"release {number}: when drawn, {wrong}")
+            if bought.each_trial:
+                wrong = bought.unpaid_trial(
+                    [c.multiplier for c in calls if c.total.numel() > 1],
+                    [c.multiplier for c in calls if c.total.numel() == 1],
+                )
+                noise += [f"release {number}: {wrong}"] if wrong else []
             picked = [c for c in notebook.chosen.values() if c.address[2] == trial]
             for last, choice in enumerate(picked):
-                then = Prices.of((Counter(dict(choice.paid)) - before).items())
+                then = Prices.of((_added(choice.paid) - before).items())
                 wrong = then.unpaid_choices(Counter(c.epsilon for c in picked[: last + 1]))
                 if wrong:
                     choices.append(f"release {number}: when made, {wrong}")
@@ -180,21 +197,26 @@ def _chance(
 ) -> list[Check]:
     """Draws and noise follow the laws that the accountants assume."""
     tests: list[tuple[str, str, float]] = []
-    rates: dict[tuple[str, float], list[int]] = {}
+    rates: dict[tuple[str, float], list[torch.Tensor]] = {}
     noise: dict[str, list[torch.Tensor]] = {}
     for notebook, _, _ in seen:
         for draw in notebook.draws:
             if draw.rate is not None and draw.rate < 1:
-                rates.setdefault((draw.address[0], draw.rate), []).append(draw.size)
+                rates.setdefault((draw.address[0], draw.rate), []).append(draw.drawn)
         for call in notebook.noised.values():
             if call.multiplier:
                 noise.setdefault(call.address[0], []).append(call.noise.flatten().cpu())
-    for (stream, rate), sizes in rates.items():
+    for (stream, rate), draws in rates.items():
+        sizes = [len(drawn) for drawn in draws]
         tests.append(_frequency(stream, rate, sizes, records))
         if rate * (1 - rate) * records >= 10:
             tests.append(_spread(stream, rate, sizes, records))
+        if records >= MANY_RECORDS and len(draws) > 1:
+            tests.append(_by_record(stream, rate, draws, records))
     for stream, drawn in noise.items():
         tests += _law(stream, drawn)
+    if noise:
+        tests.append(_repeated(noise))
     level = FALSE_ALARM / max(len(tests), 1)
     return [Check(name, p >= level, detail, p) for name, detail, p in tests]
 
@@ -211,11 +233,39 @@ def _spread(stream: str, rate: float, sizes: list[int], records: int) -> tuple[s
     mean, variance = rate * records, rate * (1 - rate) * records
     statistic = float(sum((size - mean) ** 2 for size in sizes)) / variance
     # sizes are whole, so the lower tail comes in lumps: ten times as much, and no less than the
-    # probability of the commonest size every time
+    # probability of the commonest size every time. The upper tail is heavier than a normal one's.
     low = max(float(stats.chi2.cdf(statistic, len(sizes))), _pmf(rate, records) ** len(sizes))
-    p = min(1.0, 10 * low)
+    high = float(stats.chi2.sf(statistic, len(sizes)))
+    p = min(1.0, 10 * low, 1000 * high)
     detail = f"sizes {min(sizes)} to {max(sizes)}, {mean:.1f} ± {variance**0.5:.1f} expected"
     return f"{stream}: sizes vary as coins do", detail, p
+
+
+def _by_record(
+    stream: str, rate: float, draws: list[torch.Tensor], records: int
+) -> tuple[str, str, float]:
+    """Each record has luck of its own in every draw: its number of draws is binomial."""
+    counts = torch.bincount(torch.cat(draws), minlength=records).double().numpy()
+    times, spread = len(draws), rate * (1 - rate)
+    squares = float(np.square(counts - times * rate).sum()) / (times * spread)
+    # one record's term has mean 1 and this variance
+    variance = 2 + (1 - 6 * spread) / (times * spread)
+    z = (squares - records) / np.sqrt(records * variance)
+    p = min(1.0, 1000 * 2 * float(stats.norm.sf(abs(z))))  # its tails are heavier than normal
+    detail = f"a record came up {counts.min():g} to {counts.max():g} times in {times} draws"
+    return f"{stream}: every record by itself", detail, p
+
+
+def _repeated(noise: dict[str, list[torch.Tensor]]) -> tuple[str, str, float]:
+    """Numbers that occur again, in any stream, up to sign: never by chance."""
+    some = [one[:MOST_EACH] for drawn in noise.values() for one in drawn]
+    values = torch.cat(some)[:MOST_COMPARED].double().abs().numpy()
+    values.sort()
+    again = int((np.diff(values) < NEAR * np.maximum(values[1:], 1e-3)).sum())
+    # at most this many by chance, on average: density 0.8 at most, pairs, and the width of NEAR
+    expected = 0.8 * len(values) ** 2 / 2 * NEAR
+    p = float(stats.poisson.sf(again - 1, max(expected, 1e-12))) if again else 1.0
+    return "all noise: no number twice", f"{again} of {len(values)} values occur again", p
 
 
 def _pmf(rate: float, records: int) -> float:

@@ -23,7 +23,8 @@ class Prices:
 
     Attributes:
         gaussian: Multipliers, each as often as it was paid.
-        each_trial: Multipliers that every trial of a release may use, for the price of one.
+        each_trial: Multipliers that every trial of a release may use once, for the price of one:
+            that of a sum, and that of a test, which is a single number.
         choices: ε of noisy choices, each as often as it was paid.
         rates: At which records may be drawn.
         free: Whether no guarantee is claimed, so that nothing can be said.
@@ -31,7 +32,7 @@ class Prices:
     """
 
     gaussian: Counter[float] = field(default_factory=Counter)
-    each_trial: set[float] = field(default_factory=set)
+    each_trial: set[tuple[float, float]] = field(default_factory=set)
     choices: Counter[float] = field(default_factory=Counter)
     rates: set[float] = field(default_factory=set)
     free: bool = False
@@ -46,7 +47,7 @@ class Prices:
                 found.gaussian[charge.multiplier] += count
                 found.rates.add(charge.rate)
             elif isinstance(charge, SelectiveGaussian):
-                found.each_trial |= {charge.multiplier, charge.valid_noise}
+                found.each_trial.add((charge.multiplier, charge.valid_noise))
                 found.rates |= {charge.rate, charge.valid_rate}
             elif isinstance(charge, SampledPure):
                 found.choices[charge.epsilon] += count
@@ -61,8 +62,8 @@ class Prices:
         """(what is wrong with this noise, or nothing; whether prices are left over)."""
         prices, left = Counter(self.gaussian), Counter(used)
         for multiplier in list(left):
-            if any(_same(multiplier, own) for own in self.each_trial):
-                del left[multiplier]
+            if any(_same(multiplier, own) for pair in self.each_trial for own in pair):
+                del left[multiplier]  # how often, `unpaid_trial` looks at
                 continue
             for price in list(prices):
                 both = min(left[multiplier], prices[price]) if _same(multiplier, price) else 0
@@ -75,12 +76,27 @@ class Prices:
         )
         if spent > paid * (1 + ROUNDING):
             shown = ", ".join(f"{m:.6g} ({count} times)" for m, count in sorted(left.items()))
-            wanted = ", ".join(f"{m:.6g}" for m in sorted({*self.gaussian, *self.each_trial}))
+            own = {m for pair in self.each_trial for m in pair}
+            wanted = ", ".join(f"{m:.6g}" for m in sorted({*self.gaussian, *own}))
             return (
                 f"noise of multiplier {shown} is not paid for; charged: {wanted or 'none'}",
                 False,
             )
         return "", bool(prices) and not spent
+
+    def unpaid_trial(self, sums: list[float], tests: list[float]) -> str:
+        """What is wrong with the noise of one trial of a selected release, or nothing.
+
+        Args:
+            sums: Multipliers of the vectors that got noise.
+            tests: Multipliers of the single numbers.
+        """
+        for own, test in self.each_trial:
+            right = all(_same(m, own) for m in sums) and all(_same(m, test) for m in tests)
+            if right and max(len(sums), len(tests)) <= 1:
+                return ""
+        used = ", ".join(f"{m:.6g}" for m in (*sums, *tests))
+        return f"a trial used noise of multipliers {used}; charged: {sorted(self.each_trial)}"
 
     def unpaid_choices(self, used: Counter[float]) -> str:
         """What is wrong with these choices, or nothing."""

@@ -15,10 +15,10 @@ from reticent.audit import attacks as known
 from reticent.audit.duplicates import Duplicates, near_duplicates
 from reticent.audit.metrics import Leakage
 from reticent.audit.shadows import Estimate, OneByOne, ShadowPlan, Shadows, estimate, train_shadows
-from reticent.audit.signals import Evidence, look_inside, query
+from reticent.audit.signals import Evidence, WhiteBox, look_inside, query
 from reticent.audit.splits import take
 from reticent.data.records import TensorRecords, as_records
-from reticent.errors import DataError
+from reticent.errors import DataError, ModelError, OptionError
 
 Build = Callable[[int], nn.Module]
 Progress = Callable[[int, int], None]
@@ -97,8 +97,18 @@ def gather(
         query(model, *audited, device=device),
         members,
         population=query(model, *population, device=device) if len(population[1]) else None,
-        whitebox=look_inside(model, *audited, device=device) if whitebox else None,
+        whitebox=_inside(model, audited, device) if whitebox else None,
     )
+
+
+def _inside(
+    model: nn.Module, audited: tuple[Any, Any], device: torch.device | str
+) -> WhiteBox | None:
+    """None for a model without a last linear layer: the attack then says that it lacks this."""
+    try:
+        return look_inside(model, *audited, device=device)
+    except (ModelError, OptionError):
+        return None
 
 
 def with_shadows(

@@ -17,6 +17,7 @@ from scipy.special import betaincinv, ndtri, xlogy
 # DeLong's variance is trusted from this many members and non-members on,
 FEWEST = 50
 # and if the rarer outcome (pairs in the wrong order, say) is expected this often among them.
+OTHERS = 10  # records that must not share the commonest value
 RARER = 10.0
 
 
@@ -105,7 +106,8 @@ def area(
     """
     auc = min(max(float(of_members.mean()), 0.0), 1.0)  # a mean may round to just above 1
     fewest = min(len(of_members), len(of_others))
-    if fewest < FEWEST or min(auc, 1 - auc) * fewest < RARER:
+    few = fewest < FEWEST or min(auc, 1 - auc) * fewest < RARER
+    if few or _tied(of_members) or _tied(of_others):
         return _chernoff(auc, fewest, confidence), "chernoff"
     variance = float(of_members.var(ddof=1)) / len(of_members)
     variance += float(of_others.var(ddof=1)) / len(of_others)
@@ -114,6 +116,12 @@ def area(
     middle = math.log(auc / (1 - auc))
     half = _quantile(confidence) * math.sqrt(variance) / (auc * (1 - auc))
     return Estimate(auc, _logistic(middle - half), _logistic(middle + half)), "delong"
+
+
+def _tied(shares: NDArray[np.float64]) -> bool:
+    """Whether nearly all have one value: the variance then rests on the few others."""
+    _, counts = np.unique(shares, return_counts=True)
+    return bool(len(shares) - counts.max() < OTHERS)
 
 
 def _chernoff(auc: float, pairs: int, confidence: float) -> Estimate:

@@ -150,6 +150,10 @@ def attack_model(
     rows = shuffled(keep.nonzero()[:, 0], generator)
     population = rows[: min(attacking.population, len(rows) // 3)]
     outside = rows[len(population) :]
+    if len(rows) < 6:
+        raise DataError(
+            f"{len(rows)} held-out records that are no training records: give 6 or more"
+        )
     each = min(attacking.records, len(outside), members.n)
     inside = shuffled(torch.arange(members.n), generator)[:each]
     # the pool of the shadow models: all training records, then the audited others

@@ -6,11 +6,16 @@ those of the world without z. What a release leaves behind is a function of what
 and of these noisy values, if the method is what it says it is. So both worlds must agree, and the
 following are each a leak, found without any statistics and without knowing the method:
 
+- *chosen by z*: a rate, a multiplier, a sensitivity or a charge differs;
 - *undrawn*: z took part in no draw, and a sum differs although everybody was to be sampled;
+- *drawn twice*: z reaches one sum through several sampled draws, of which one was charged;
 - *around the noise*: the noisy values are the same, and the state differs (a raw loss that is kept,
   a division by the number of records drawn);
 - *unbounded*: z moves a sum by more than the sensitivity the sum states;
 - *noise withheld*: whether there is noise depends on z (a skipped empty batch);
+- *stopped*: whether there is a release at all depends on z;
+- *noise taken off*: with the noisy values as they are and other noise, the state differs;
+- *trials told*: had the same values been accepted in the first trial, the state would differ;
 - *remembered*: one release later, with z in nothing and the public state as without it, something
   differs;
 - *unpaid trials*: noisy values of more than one trial of a release reach its state (a momentum that
@@ -27,40 +32,22 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from reticent import training
+from reticent.audit.comparisons import TOLERANCE, Leak, moved, settings, shown, sums, withheld
 from reticent.audit.records import neighbours
-from reticent.audit.watching import (
-    Address,
-    ForcedCoins,
-    Kept,
-    Notebook,
-    World,
-    differences,
-)
+from reticent.audit.watching import Address, ForcedCoins, Kept, Notebook, World, differences
 from reticent.coins import KEY_BYTES
-from reticent.errors import OptionError, whole
+from reticent.data.sampling import BLOCK
+from reticent.errors import BudgetError, OptionError, ReticentError, between, whole
+from reticent.gradients import clipped_sum
+from reticent.gradients.batches import call
 from reticent.methods.base import Method
-from reticent.privacy import SampledGaussian, SampledPure
 
-TOLERANCE = 1e-8  # relative, in double precision: sums over other batches round otherwise
 MOST_DRAWS = 8  # of one release, tried one by one
 MOST_LONGER = 10  # times as many releases, until one rejects something
-
-
-@dataclass(frozen=True)
-class Leak:
-    """A release that differs although z took part in no charged computation of it."""
-
-    kind: str
-    release: int
-    where: str
-    what: str
-    size: float
-
-    def __str__(self) -> str:
-        return f"release {self.release}: {self.kind}: {self.where}: {self.what}"
 
 
 @dataclass(frozen=True)
@@ -112,8 +99,8 @@ def replay(
         model: The model to train; a copy in double precision is used.
         data: The records, as for `reticent.run`; the first `records` of them are used.
         method: Any method.
-        record: z as (input, target) without a batch dimension; by default the first record, its
-            input a hundred times as large and its label another one, so that clipping matters.
+        record: z as (input, target) without a batch dimension; by default the first record with
+            its input far away and another label, whichever has the longest gradient.
         releases: How many releases to compare. Each is made again for up to 8 of its draws. A
             method that can reject is followed up to ten times as long, until it has rejected.
         records: How many records at most.
@@ -132,27 +119,71 @@ def replay(
         True
     """
     whole("releases", releases)
-    if "coins" in options or "device" in options or "folder" in options:
-        raise OptionError("coins, device, folder", "given", "a replay has its own; leave them out")
-    without, with_it, n = neighbours(data, whole("records", records, least=2), record)
+    between("records", whole("records", records, least=2), 2, BLOCK - 1)
+    for option in ("coins", "device", "folder"):
+        if option in options:
+            raise OptionError(option, options[option], "a replay has its own; leave it out")
+    double = copy.deepcopy(model).double().train()
+    loss_fn = options.get("loss_fn") or nn.CrossEntropyLoss()
     longest = MOST_LONGER * releases if method.restores else releases
-    options = {"n": n, "steps": longest, **options}
     key = seed.to_bytes(KEY_BYTES, "little", signed=True)
 
-    def world(held: Any, position: int | None) -> tuple[World, ForcedCoins]:
-        coins = ForcedCoins(key, position)
-        made = training.run(
-            copy.deepcopy(model).double(),
+    def norms(inputs: Any, targets: Any) -> torch.Tensor:
+        try:
+            return clipped_sum(double, loss_fn, inputs, targets, 1.0).norms
+        except ReticentError:  # said again, and better, when the training begins
+            return torch.zeros(1)
+
+    def made(held: Any, coins: ForcedCoins, **more: Any) -> training.Training:
+        own = {**options, **more}
+        if own.get("ledger") is not None:
+            own["ledger"] = copy.deepcopy(own["ledger"])
+        return training.run(
+            copy.deepcopy(double),
             held,
             method=copy.deepcopy(method),
             coins=coins,
             device="cpu",
-            **options,
+            **own,
         )
-        return World(made, position), coins
 
-    pair = _Replay(*world(without, None), *world(with_it, n))
-    return pair.look(method.name, releases, longest, on_release)
+    def world(held: Any, n: int, position: int | None) -> tuple[World, ForcedCoins]:
+        coins = ForcedCoins(key, position)
+        own: dict[str, Any] = {"n": options.get("n", n)}
+        if random:  # a mask for each record, whoever else is there
+            own["microbatch"] = 1
+        if {"steps", "epochs"} & {name for name, given in options.items() if given is not None}:
+            return World(made(held, coins, **own), position), coins
+        try:
+            return World(made(held, coins, **own, steps=longest), position), coins
+        except BudgetError:  # as many as the method's own noise leaves
+            return World(made(held, coins, **own), position), coins
+
+    random = _draws_numbers(double, neighbours(data, 2)[0][0])
+    found: list[ReplayReport] = []
+    for first in (False,) if random else (False, True):
+        without, with_it, n = neighbours(data, records, record, norms, first=first)
+        pair = _Replay(*world(without, n, None), *world(with_it, n, 0 if first else n))
+        found.append(pair.look(method.name, releases, longest, on_release))
+    leaks = {(k.kind, k.release, k.what): k for report in reversed(found) for k in report.leaks}
+    return ReplayReport(
+        method.name,
+        found[0].releases,
+        sum(report.draws for report in found),
+        found[0].rejected,
+        tuple(sorted(leaks.values(), key=lambda leak: leak.release)),
+    )
+
+
+def _draws_numbers(model: nn.Module, inputs: Any) -> bool:
+    """Whether the model is random in training: dropout and the like."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        try:
+            call(model, inputs)
+        except Exception:  # the training will say what is wrong
+            return False
+        return not torch.equal(before, torch.get_rng_state())
 
 
 class _Replay:
@@ -165,6 +196,7 @@ class _Replay:
         self.other, self.other_coins = other, other_coins
         self.leaks: list[Leak] = []
         self.draws = self.rejected = 0
+        self._ways: dict[Address, set[Address]] = {}  # sampled draws by which z reached a sum
 
     def look(
         self,
@@ -189,6 +221,7 @@ class _Replay:
                 self._one(release, kept, seen, public, _nowhere, remembered=address)
             pending = self._each_draw(release, before_other, seen, public)
             self._trials(release, before, seen, public)
+            self._noise_again(release, before, seen, public)
             if release == 0:
                 self._nobody(before, before_other)
             self.plain.back_to(after)
@@ -222,31 +255,37 @@ class _Replay:
         self.other.back_to(before)
         self.other_coins.chosen = chosen
         found = self.other.release(pinned=seen)
-        assert found is not None
-        leaks = list(_withheld(release, seen, found))
+        if found is None:
+            leaks = [Leak("stopped", release, "the training", "ends with z", float("inf"))]
+            self._add(leaks)
+            return False
+        leaks = withheld(release, seen, found)
         if not leaks:
-            leaks += _sums(release, seen, found, self._rates(found))
+            paid = tuple(w.run.ledger.to_json()["entries"] for w in (self.plain, self.other))
+            leaks += settings(release, seen, found, (paid[0], paid[1]))
+            leaks += sums(release, seen, found)
             leaks += self._state(release, public, found)
+            leaks += self._twice(release, seen, found)
         if remembered is not None:
-            where = f"z was in {_shown(remembered)}, and in nothing since"
+            where = f"z was in {shown(remembered)}, and in nothing since"
             leaks = [Leak("remembered", release, where, k.what, k.size) for k in leaks]
         self._add(leaks)
         return not leaks
 
-    def _rates(self, found: Notebook) -> Callable[[float], bool]:
-        """Whether something with noise of this multiplier may have been charged unsampled."""
-        charges = {charge for n in found.noised.values() for charge, _ in n.paid}
-        full = [c for c in charges if getattr(c, "rate", None) == 1 or c.kind == "non-private"]
-        sampled = [c for c in full if isinstance(c, SampledGaussian)]
-        exact = {round(c.multiplier, 12) for c in sampled}
-
-        def allowed(multiplier: float) -> bool:
-            return any(c not in sampled for c in full) or round(multiplier, 12) in exact
-
-        return allowed
+    def _twice(self, release: int, seen: Notebook, found: Notebook) -> list[Leak]:
+        """A sum that z reaches by several draws is sampled more often than any one of them."""
+        by = {d.address for d in found.draws if d.watched and d.rate is not None and d.rate < 1}
+        leaks = []
+        for address in moved(seen, found) if len(by) == 1 else ():
+            ways = self._ways.setdefault(address, set())
+            ways |= by
+            if len(ways) > 1:
+                names = ", ".join(sorted(shown(way) for way in ways))
+                leaks.append(Leak("drawn twice", release, shown(address), f"by {names}", 2.0))
+        return leaks
 
     def _state(self, release: int, public: dict[str, Any], found: Notebook) -> list[Leak]:
-        drawn = [_shown(draw.address) for draw in found.draws if draw.watched]
+        drawn = [shown(draw.address) for draw in found.draws if draw.watched]
         where = f"z was in {', '.join(drawn) or 'no draw'}, noisy values are the same"
         gaps = differences(public, self.other.public(), TOLERANCE)
         return [
@@ -259,20 +298,41 @@ class _Replay:
         trials = seen.trials
         if len(trials) < 2:
             return
-        if not self._reach(before, seen, public, set(trials[:-1])):
-            return  # only the last one can
-        reaching: list[int] = []
-        what: dict[str, float] = {}
-        for trial in _some(trials):
-            moved = self._reach(before, seen, public, {trial})
-            if moved:
-                reaching.append(trial)
-                what = moved if len(reaching) == 1 else what
+        reaching, what = [trials[-1]], self._reach(before, seen, public, set(trials[:-1]))
+        if what:  # not the last one only
+            each = {trial: self._reach(before, seen, public, {trial}) for trial in _some(trials)}
+            reaching = [trial for trial, gaps in each.items() if gaps]
         if len(reaching) > 1:
             where = f"trials {', '.join(map(str, reaching))} of {len(trials)} reach the state"
             self._add(
                 [Leak("unpaid trials", release, where, f"{k} moves", v) for k, v in what.items()]
             )
+        elif reaching and reaching[0] != 0:
+            self._told(release, before, seen.moved(reaching[0], 0), public)
+
+    def _told(self, release: int, before: Kept, first: Notebook, public: dict[str, Any]) -> None:
+        """The same values accepted at once: how many trials it took is not for the state."""
+        self.plain.back_to(before)
+        self.plain.release(pinned=first)
+        gaps = differences(public, self.plain.public(), TOLERANCE)
+        where = "accepted in the first trial"
+        self._add([Leak("trials told", release, where, f"{k} differs", v) for k, v in gaps.items()])
+
+    def _noise_again(
+        self, release: int, before: Kept, seen: Notebook, public: dict[str, Any]
+    ) -> None:
+        """Other noise under the same noisy values must make no difference."""
+        self.plain.back_to(before)
+        self.plain_coins.salt = "other "
+        try:
+            self.plain.release(pinned=seen)
+        finally:
+            self.plain_coins.salt = ""
+        gaps = differences(public, self.plain.public(), TOLERANCE)
+        where = "same noisy values, other noise"
+        self._add(
+            [Leak("noise taken off", release, where, f"{k} differs", v) for k, v in gaps.items()]
+        )
 
     def _reach(
         self, before: Kept, seen: Notebook, public: dict[str, Any], trials: set[int]
@@ -312,56 +372,3 @@ def _nowhere(address: Address) -> bool:
 
 def _only(one: Address) -> Callable[[Address], bool]:
     return lambda address: address == one
-
-
-def _shown(address: Address) -> str:
-    stream, _, trial = address
-    return f"{stream} of trial {trial}"
-
-
-def _withheld(release: int, seen: Notebook, found: Notebook) -> list[Leak]:
-    """Noise in one world only."""
-    there, here = {*seen.noised, *seen.chosen}, {*found.noised, *found.chosen}
-    return [
-        Leak(
-            "noise withheld",
-            release,
-            _shown(address),
-            f"noise only {'with' if address in here else 'without'} z",
-            float("inf"),
-        )
-        for address in sorted(there ^ here | set(found.unexpected))
-    ]
-
-
-def _sums(
-    release: int, seen: Notebook, found: Notebook, unsampled: Callable[[float], bool]
-) -> list[Leak]:
-    """Sums that z moved too far, or at all without having been drawn."""
-    leaks = []
-    drawn = any(draw.watched for draw in found.draws)
-    for address, mine in found.noised.items():
-        gap = float((mine.total - seen.noised[address].total).double().norm())
-        scale = float(mine.total.double().norm()) + mine.sensitivity
-        if not gap <= mine.sensitivity * (1 + TOLERANCE) + TOLERANCE * scale:
-            what = f"the sum moves by {gap:.4g}, its sensitivity is {mine.sensitivity:.4g}"
-            leaks.append(Leak("unbounded", release, _shown(address), what, gap))
-        elif gap > TOLERANCE * scale and not drawn and not unsampled(mine.multiplier):
-            what = f"the sum moves by {gap:.4g} although z was not drawn"
-            leaks.append(Leak("undrawn", release, _shown(address), what, gap))
-    for address, choice in found.chosen.items():
-        moved = (choice.scores - seen.chosen[address].scores).double()
-        slack = TOLERANCE * (float(choice.scores.double().abs().max()) + choice.sensitivity)
-        if not (moved.min() >= -slack and moved.max() <= choice.sensitivity + slack):
-            what = f"scores move by {float(moved.min()):.4g} to {float(moved.max()):.4g}"
-            leaks.append(
-                Leak("unbounded", release, _shown(address), what, float(moved.abs().max()))
-            )
-        elif float(moved.abs().max()) > slack and not drawn and not _full_choice(choice):
-            what = "scores move although z was not drawn"
-            leaks.append(Leak("undrawn", release, _shown(address), what, float(moved.abs().max())))
-    return leaks
-
-
-def _full_choice(choice: Any) -> bool:
-    return any(isinstance(c, SampledPure) and c.rate == 1 for c, _ in choice.paid)

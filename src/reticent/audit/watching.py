@@ -32,9 +32,11 @@ class ForcedCoins(Coins):
     """Coins like others, but for the records: one is drawn where the auditor says so.
 
     Attributes:
-        position: Which record is forced; None: nobody.
+        position: Which record is forced: the last one, or 0, when all others have moved by one and
+            keep their coins. None: nobody.
         chosen: The draws it takes part in; in all others it does not, unless their rate is 1.
         alone: Whether everybody else stays out of all draws.
+        salt: Changes all noise, and nothing else.
     """
 
     def __init__(self, key: bytes, position: int | None = None) -> None:
@@ -42,6 +44,18 @@ class ForcedCoins(Coins):
         self.position = position
         self.chosen: Callable[[Address], bool] = lambda address: False
         self.alone = False
+        self.salt = ""
+
+    def normal(
+        self,
+        shape: tuple[int, ...],
+        stream: str,
+        *counters: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor:
+        """As the base class says, from other coins where salted."""
+        return super().normal(shape, self.salt + stream, *counters, device=device, dtype=dtype)
 
     def uniform_into(self, out: torch.Tensor, stream: str, *counters: int) -> None:
         """As the base class says, with the forced records' coins written over."""
@@ -51,10 +65,14 @@ class ForcedCoins(Coins):
         release, trial, block = counters
         if self.alone:
             out.fill_(NEVER)
-        if self.position is not None and self.position // BLOCK == block:
-            offset = self.position % BLOCK
-            if offset < len(out):
-                out[offset] = 0.0 if self.chosen((stream, release, trial)) else NEVER
+        if self.position is None or self.position // BLOCK != block:
+            return
+        offset = self.position % BLOCK
+        if offset >= len(out):
+            return
+        if self.position == 0:
+            out[1:] = out[:-1].clone()
+        out[offset] = 0.0 if self.chosen((stream, release, trial)) else NEVER
 
 
 @dataclass(frozen=True)
@@ -65,6 +83,7 @@ class Draw:
     rate: float | None
     size: int
     watched: bool  # whether the forced record is among them
+    drawn: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -112,6 +131,17 @@ class Notebook:
         """The trials in which something got noise, in order."""
         return sorted({trial for _, _, trial in (*self.noised, *self.chosen)})
 
+    def moved(self, trial: int, to: int) -> Notebook:
+        """The same, with one trial's values in the place of another's."""
+
+        def put(found: dict[Address, Any]) -> dict[Address, Any]:
+            return {
+                **found,
+                **{(at[0], at[1], to): value for at, value in found.items() if at[2] == trial},
+            }
+
+        return Notebook(self.draws, put(self.noised), put(self.chosen))
+
 
 class WatchedRun(Run):
     """A run with a notebook; made from a run, whose place it takes."""
@@ -140,7 +170,8 @@ class WatchedRun(Run):
 
     def _note(self, stream: str, rate: float | None, drawn: torch.Tensor, later: int = 0) -> None:
         watched = self.position is not None and bool((drawn == self.position).any())
-        self.notebook.draws.append(Draw(self._at(stream, later), rate, len(drawn), watched))
+        draw = Draw(self._at(stream, later), rate, len(drawn), watched, drawn.detach().cpu())
+        self.notebook.draws.append(draw)
 
     def samples(self, rate: float, stream: str, count: int) -> list[torch.Tensor]:
         """As the base class says."""
@@ -208,6 +239,7 @@ class Kept:
     ledger: dict[str, Any]
     method: Method
     buffers: dict[str, torch.Tensor]
+    optimizer: dict[str, Any]  # plain attributes, such as a counter
 
 
 class World:
@@ -227,6 +259,11 @@ class World:
             run.ledger.to_json(),
             copy.deepcopy(self.training.method),
             {name: value.clone() for name, value in run.model.named_buffers()},
+            {
+                k: v
+                for k, v in vars(run.state.optimizer).items()
+                if isinstance(v, (int, float, str))
+            },
         )
 
     def back_to(self, kept: Kept) -> None:
@@ -238,6 +275,11 @@ class World:
         self.training.method = copy.deepcopy(kept.method)
         for name, value in run.model.named_buffers():
             value.copy_(kept.buffers[name])
+        own = vars(run.state.optimizer)
+        for name in _plain(run.state.optimizer):
+            if name not in kept.optimizer:
+                del own[name]
+        own.update(kept.optimizer)
 
     def release(
         self,
@@ -249,8 +291,10 @@ class World:
         run.notebook = notebook = Notebook()
         run.pinned = pinned
         run.nudged = nudged or (lambda address: False)
-        for _ in self.training:
-            return notebook
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(run.state.step)  # public randomness is the same in every world
+            for _ in self.training:
+                return notebook
         return None
 
     def public(self) -> dict[str, Any]:
@@ -274,6 +318,11 @@ class World:
         for name, buffer in run.model.named_buffers():
             _flatten(f"buffer {name}", buffer, found)
         return found
+
+
+def _plain(thing: Any) -> dict[str, Any]:
+    """Its own numbers and words."""
+    return {k: v for k, v in vars(thing).items() if isinstance(v, (int, float, str))}
 
 
 def _flatten(name: str, value: Any, into: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from reticent.cli import (
     audit,
     calibrate,
     data,
+    deniability,
     features,
     importance,
     methods,
@@ -36,6 +37,7 @@ app.command("train")(train.train)
 app.command("audit")(audit.audit)
 app.command("reproduce")(reproduce.reproduce)
 app.command("threshold")(threshold.threshold)
+app.command("deniability")(deniability.deniability)
 account.app.command("dpis")(importance.account)
 calibrate.app.command("dpis")(importance.calibrate)
 app.add_typer(account.app, name="account")

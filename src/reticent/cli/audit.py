@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from reticent.audit import attacks as known
 from reticent.audit.books import check_books
-from reticent.audit.canaries import CanaryReport, audit_canaries
+from reticent.audit.canaries import KINDS, VIEWS, CanaryReport, audit_canaries
 from reticent.audit.conduct import Check, watch
 from reticent.audit.membership import (
     Attacking,
@@ -29,12 +30,13 @@ from reticent.audit.roc_figure import draw_roc
 from reticent.audit.shadows import Estimate
 from reticent.cli.auditing import AuditedRun
 from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
-from reticent.errors import OptionError, one_of
+from reticent.errors import OptionError, between, one_of, whole
 from reticent.figures import check_plot
-from reticent.files import to_json, write_atomically
-from reticent.training.result import versions
+from reticent.files import check_folder, read_json, to_json, write_atomically
+from reticent.training.result import RUN_FILE, versions
 
 AUDIT_FORMAT, AUDIT_FILE, SHADOWS_FOLDER = "reticent-audit/1", "audit.json", "shadows"
+SECTIONS = ("books", "conduct", "replay", "canaries", "membership")
 WARNING = "computed from the records without noise: as private as they are"
 
 
@@ -76,12 +78,21 @@ def audit(
     Writes audit.json beside the run, readable by its owner alone. Exit status 1: something is
     wrong with the run's statement.
     """
-    if canaries < 0:
-        raise OptionError("canaries", canaries, "must be 0 or more")
-    if releases < 0:
-        raise OptionError("releases", releases, "must be 0 or more")
+    for option, value in (("canaries", canaries), ("releases", releases), ("seed", seed)):
+        whole(option, value, least=0)
+    if canaries == 1:
+        raise OptionError("canaries", 1, "must be 0, or 2 and more")
     names = _names(attacks)
     one_of("against", against, ("model", "halves", "split"))
+    if whole("targets", targets) != 1 and against != "halves":
+        raise OptionError("targets", targets, "means nothing but with --against halves")
+    one_of("canary_kind", canary_kind, KINDS)
+    one_of("canary_view", canary_view, VIEWS)
+    if not 0 < between("confidence", confidence, 0, 1) < 1:
+        raise OptionError("confidence", confidence, "must lie between 0 and 1, both excluded")
+    check_folder("run", run)
+    if (run / AUDIT_FILE).is_dir():
+        raise OptionError("run", str(run), f"holds a folder named {AUDIT_FILE}: move it away")
     if plot is not None:
         check_plot(plot)
     attacking = None
@@ -100,9 +111,12 @@ def audit(
     bars.say(f"books: {_verdict(books.checks)}")
     if names or canaries or releases:
         audited = AuditedRun(run, device)
-        if releases:
+        promised = audited.settings.promises_epsilon
+        if releases and promised:
             found.update(_watched(audited, releases, seed, bars))
-        if canaries and audited.budget is not None:
+        if canaries and audited.budget is None:
+            bars.say("no canaries: no ε is promised that they could refute")
+        elif canaries:
             planted = _canaries(audited, canaries, canary_kind, canary_view, confidence, seed, bars)
             found["canaries"] = planted.to_json()
         if attacking is not None:
@@ -110,6 +124,7 @@ def audit(
             found["membership"] = attacked.to_json()
             if plot is not None:
                 draw_roc(plot, attacked.curves(), epsilon=books.epsilon, delta=books.delta)
+    found = {**_before(run), **found}
     wrong = _wrong(found)
     report = {
         "format": AUDIT_FORMAT,
@@ -119,15 +134,30 @@ def audit(
         "confidence": confidence,
         **found,
         "versions": versions(),
+        "run": _identity(run),
     }
     path = run / AUDIT_FILE
-    write_atomically(path, to_json(report), mode=0o600)
     if as_json:
         print_json(report)
     else:
         _show(report, path)
+    write_atomically(path, to_json(report), mode=0o600)
     if wrong:
         raise typer.Exit(1)
+
+
+def _identity(run: Path) -> str:
+    return hashlib.blake2b((run / RUN_FILE).read_bytes(), digest_size=16).hexdigest()
+
+
+def _before(run: Path) -> dict[str, Any]:
+    """Sections of an earlier audit of the same run, which those made now replace."""
+    try:
+        earlier = read_json(run / AUDIT_FILE)
+        same = earlier["format"] == AUDIT_FORMAT and earlier["run"] == _identity(run)
+        return {name: earlier[name] for name in SECTIONS if name in earlier} if same else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _names(attacks: str) -> tuple[str, ...]:
@@ -135,7 +165,7 @@ def _names(attacks: str) -> tuple[str, ...]:
         return known.NAMES
     if attacks == "none":
         return ()
-    names = tuple(name.strip() for name in attacks.split(",") if name.strip())
+    names = tuple(name.strip() for name in attacks.split(","))
     for name in names:
         if name not in known.NAMES:
             raise OptionError(
@@ -179,6 +209,7 @@ def _watched(audited: AuditedRun, releases: int, seed: int, bars: _Bars) -> dict
             releases=releases,
             device=audited.device,
             on_release=tell,
+            ledger=audited.ledger(),
             **options,
         )
     bars.say(f"conduct of {seen.releases} releases: {_verdict(seen.checks)}")
@@ -192,6 +223,7 @@ def _watched(audited: AuditedRun, releases: int, seed: int, bars: _Bars) -> dict
             releases=min(releases, 5),
             seed=seed,
             on_release=tell,
+            ledger=audited.ledger(),
             **options,
         )
     bars.say(f"replay of {replayed.releases} releases: {_leaks(replayed)}")

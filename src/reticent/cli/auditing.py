@@ -14,7 +14,7 @@ from reticent import data as datasets
 from reticent import methods, training
 from reticent.audit.shadows import OneByOne, ShadowPlan
 from reticent.cli.building import budget_of, build_method, build_model, run_options
-from reticent.cli.preparing import prepare
+from reticent.cli.preparing import Prepared, prepare
 from reticent.cli.settings import SETTINGS_FILE, saved_settings
 from reticent.coins import Coins
 from reticent.errors import CheckpointError
@@ -44,10 +44,18 @@ class AuditedRun:
         return budget_of(self.settings)
 
     @cached_property
+    def _prepared(self) -> Prepared:
+        return prepare(self.settings, self.budget, None, self.folder, resume=True, overwrite=False)
+
+    @property
     def splits(self) -> datasets.Splits:
         """The records as the model saw them."""
-        found = prepare(self.settings, self.budget, None, self.folder, resume=True, overwrite=False)
-        return found.splits
+        return self._prepared.splits
+
+    def ledger(self) -> Ledger:
+        """A ledger of its own with what was paid before the run, for statistics of the records."""
+        paid = self._prepared.ledger
+        return Ledger(self.budget) if paid is None else Ledger.from_json(paid.to_json())
 
     def fresh_model(self, number: int = 0) -> nn.Module:
         """The model as it was before training: its seed is public."""
@@ -78,7 +86,7 @@ class AuditedRun:
         if batch > n:
             method = replace(method, batch=n)  # type: ignore[call-arg]
         planned, steps = plan(
-            method, self.budget, n, settings.steps, settings.epochs, Ledger(self.budget)
+            method, self.budget, n, settings.steps, settings.epochs, self.ledger()
         )
         # exactly: a subclass makes other releases, and other clippings have no vectorised form
         if type(planned) is not methods.DPSGD or not isinstance(planned.clip, (int, float, Flat)):
@@ -105,6 +113,7 @@ class AuditedRun:
                 data,
                 method=method,
                 budget=self.budget,
+                ledger=self.ledger(),
                 n=n,
                 device=self.device,
                 coins=Coins.from_seed(hash((seed, number)) & (2**62 - 1)),

@@ -24,6 +24,7 @@ from reticent.training.optimizers import by_name
 from reticent.training.train import pick_device
 
 SCHEDULES = ("constant", "linear", "cosine")
+NEVER = 2**62  # releases between evaluations
 SELECTION = ("valid_batch", "valid_noise", "bound", "beta", "trials", "pad")
 
 
@@ -52,7 +53,7 @@ def build_training(
         budget=budget,
         n=settings.n,
         evaluation=functools.partial(evaluate, data=held_out, device=device),
-        every=settings.every,
+        every=_every(settings, method),
         ledger=prepared.ledger,
         device=device,
         coins=coins,
@@ -75,8 +76,17 @@ def build_training(
 
 
 def budget_of(settings: Settings) -> Budget | None:
-    """What may be spent; None for a run without a guarantee."""
-    return None if settings.non_private else Budget(settings.epsilon, settings.delta)
+    """What may be spent; None for a run without a guarantee, or with another than an ε."""
+    if settings.non_private or not settings.promises_epsilon:
+        return None
+    return Budget(settings.epsilon, settings.delta)
+
+
+def _every(settings: Settings, method: methods.Method) -> int | None:
+    """How often to evaluate; only at the end where only the final model may be seen."""
+    if settings.every is None and method.guarantee == "plausible-deniability":
+        return NEVER
+    return settings.every
 
 
 def build_model(settings: Settings, splits: datasets.Splits) -> nn.Module:
@@ -127,6 +137,8 @@ def build_method(settings: Settings) -> methods.Method:
     for name, plain in (("clipping", "flat"), ("noise", None)):
         if name not in takes and named[name] == plain:
             del named[name]  # nobody asked for it
+    if not settings.promises_epsilon:  # `resolve` has refused those that were asked for
+        named = {name: value for name, value in named.items() if name in takes or name in SELECTION}
     for name, value in settings.method_options.items():
         if name in named or name in SELECTION:
             raise OptionError(name, value, "has a flag of its own; give it there")

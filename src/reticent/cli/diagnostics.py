@@ -29,3 +29,7 @@ def keep_diagnostics(training: Training, folder: Path) -> None:
             f"trials per release: {sum(trials) / len(trials):.2f} on average, {max(trials):g} at "
             "most (private)"
         )
+    accepted = [line["accepted"] for line in kept if "accepted" in line]
+    if accepted:
+        rejected = 1 - sum(accepted) / len(accepted)
+        errors.print(f"updates rejected: {100 * rejected:.2f} % (private)")

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from reticent import methods
 from reticent.errors import CheckpointError, OptionError
 from reticent.files import read_json, to_json, write_atomically
 from reticent.recipes import recipe_for
@@ -67,9 +68,27 @@ class Settings:
     path: str = "auto"
     precision: str | None = None
 
+    @property
+    def promises_epsilon(self) -> bool:
+        """Whether the method's guarantee is differential privacy."""
+        return _promises_epsilon(self.method)
+
     def to_json(self) -> dict[str, Any]:
-        """The settings as JSON-ready data."""
-        return asdict(self)
+        """The settings as JSON-ready data; no ε for a method that has none."""
+        kept = asdict(self)
+        if not self.promises_epsilon:
+            takes = {option.name for option in methods.describe(self.method).options}
+            for name in ("epsilon", "delta", *_UNUSED):
+                if name not in takes:
+                    del kept[name]
+        return kept
+
+
+_UNUSED = ("batch", "clip", "clipping", "noise")  # by a method without an ε, if it has them not
+
+
+def _promises_epsilon(method: str) -> bool:
+    return methods.describe(method).guarantee == "differential-privacy"
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -109,24 +128,49 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
                 from_file.pop(other, None) if layer is given else None
     merged = {**recipe, **from_file, **given}
     layers = [layer.get("method_options", {}) for layer in (recipe, from_file, given)]
+    if any("preset" in layer for layer in layers[1:]):  # which the recipe's numbers must not undo
+        layers[0] = {name: layers[0][name] for name in ("batches",) if name in layers[0]}
     merged["method_options"] = {name: value for layer in layers for name, value in layer.items()}
     stated = {**from_file, **given}
+    _check_meant(method, stated)
     if merged.get("non_private"):
         for name in ("epsilon", "delta", "noise"):
             if stated.get(name) is not None:
                 raise OptionError(name, stated[name], "means nothing for a --non-private run")
     if stated.get("clip") == math.inf:
         raise OptionError("clip", math.inf, "must be finite; 1e9 cuts nothing")
-    if not merged.get("non_private") and stated.get("noise") == 0:
+    private = _promises_epsilon(method) and not merged.get("non_private")
+    if private and stated.get("noise") == 0:
         raise OptionError("noise", 0, "gives no guarantee; say --non-private if that is meant")
     lengths = {"steps", "epochs"} & set(stated)
     if lengths and "noise" not in stated:
         merged.pop("noise", None)  # a stated length with no stated noise: what it then takes
-    if merged.get("noise") is not None and not lengths and not merged.get("non_private"):
+    if merged.get("noise") is not None and not lengths and private:
         # a noise with no stated length: as many steps as the budget affords
         merged.pop("steps", None)
         merged.pop("epochs", None)
     return Settings(**merged)
+
+
+def _check_meant(method: str, stated: dict[str, Any]) -> None:
+    """Refuse what a method without an ε has no use for."""
+    card = methods.describe(method)
+    if _promises_epsilon(method):
+        return
+    for name in ("epsilon", "delta", "non_private"):
+        if stated.get(name) is not None and stated[name] is not False:
+            raise OptionError(
+                name,
+                stated[name],
+                f"{method} promises no differential privacy (its guarantee: {card.guarantee}), so "
+                "there is no ε to keep within; leave it out",
+            )
+    takes = {option.name for option in card.options}
+    for name in _UNUSED:
+        if stated.get(name) is not None and name not in takes:
+            raise OptionError(
+                name, stated[name], f"is not an option of {method}: {', '.join(sorted(takes))}"
+            )
 
 
 def assignments(option: str, given: list[str] | None) -> dict[str, Any] | None:
@@ -158,6 +202,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def checked(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Refuse keys that are no settings and values of the wrong type."""
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{where} must hold a table of settings, not {type(values).__name__}")
     known = {f.name: str(f.type) for f in fields(Settings)}
     for key, value in values.items():
         if key not in known:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from reticent import methods
 from reticent.cli.building import SCHEDULES, build_training
+from reticent.cli.deniability import without_epsilon
 from reticent.cli.diagnostics import DIAGNOSTICS_FILE, keep_diagnostics
 from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
 from reticent.cli.settings import Settings, assignments, resolve, save_settings, saved_settings
@@ -213,10 +214,12 @@ def _announce(training: Training, settings: Settings) -> None:
     run = training.run
     trained = run.state.parameters.values.numel()
     options = training.method.options()
+    taken = options.get("batch") or run.n // options.get("batches", 1)
+    noise = f", noise multiplier {number(options['noise'])}" if "noise" in options else ""
     screen.print(
         f"[bold]{settings.method}[/] on [bold]{settings.data}[/]: {settings.model} with {trained:,}"
-        f" parameters, {training.steps:,} releases of about {options['batch']:,} out of "
-        f"{run.n:,} records, noise multiplier {number(options['noise'])}, on {run.device}"
+        f" parameters, {training.steps:,} releases of about {taken:,} out of "
+        f"{run.n:,} records{noise}, on {run.device}"
     )
 
 
@@ -253,9 +256,12 @@ def _conclude(result: Result, folder: Path, as_json: bool) -> None:
     statement = result.statement
     if as_json:
         last = result.metrics[-1] if result.metrics else {}
+        stated = statement.to_json()
+        if result.guarantee != "differential-privacy":
+            stated = {"epsilon": None, "guarantee": result.guarantee, "released": result.released}
         return print_json(
             {
-                **statement.to_json(),
+                **stated,
                 "accuracy": last.get("accuracy"),
                 "loss": last["loss"] if math.isfinite(last.get("loss", math.nan)) else None,
                 "steps": result.steps,
@@ -266,7 +272,10 @@ def _conclude(result: Result, folder: Path, as_json: bool) -> None:
     table = Table(show_header=False)
     if result.accuracy is not None:
         table.add_row("held-out accuracy", f"{100 * result.accuracy:.2f} %")
-    if result.budget is None:
+    if result.guarantee != "differential-privacy":
+        for name, text in without_epsilon(result):
+            table.add_row(name, text)
+    elif result.budget is None:
         table.add_row("guarantee", "none: this run added no noise")
     else:
         table.add_row(

@@ -37,6 +37,7 @@ class Method(ABC):
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
+    #: differential-privacy, plausible-deniability, empirical or none; only the first has an ε
     guarantee: ClassVar[str] = "differential-privacy"
     #: whether it puts back the state after a candidate, so that nothing may live outside of it
     restores: ClassVar[bool] = False

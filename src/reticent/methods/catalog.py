@@ -7,13 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reticent.errors import OptionError, one_of
+from reticent.methods.advreg import AdvReg
 from reticent.methods.base import Method
 from reticent.methods.decay import NoiseDecay
 from reticent.methods.dpagd import DPAGD
 from reticent.methods.dpis import DPIS
 from reticent.methods.dpsgd import CLIPPING_STYLES, DPSGD, clipping_by_name
 from reticent.methods.dpsur import DPSUR
+from reticent.methods.pdsgd import PDSGD, PRESETS
+from reticent.methods.plain import SGD
 from reticent.methods.schedules import SHAPES, Scheduled
+from reticent.methods.selena import Selena
 from reticent.methods.sign import SignAdam, SignSGD
 
 
@@ -75,6 +79,47 @@ def _scheduled(clip: float, clipping: str, options: dict[str, Any]) -> Scheduled
         named = error.option if error.option == "clip" else f"clip_{error.option}"
         raise OptionError(named, error.value, error.hint) from None
 
+
+def _deniable(batches: int, preset: str | None = None, **own: Any) -> PDSGD:
+    """PD-SGD from options, some of them by the name of a published setting."""
+    if preset is not None:
+        return PDSGD.preset(preset, batches, **own)
+    for name in ("sigma", "gamma"):
+        if name not in own:
+            raise OptionError(name, None, "must be given for pd-sgd, or a preset")
+    return PDSGD(batches, **own)
+
+
+_DENIABILITY_OPTIONS = (
+    MethodOption("batches", None, "how many batches the records are split into (m)"),
+    MethodOption("sigma", None, "standard deviation of the noise on a batch's gradient"),
+    MethodOption("gamma", None, "largest difference of log-densities that is plausible"),
+    MethodOption("threshold", 3, "plausible batches that an update takes, its own included (T)"),
+    MethodOption("preset", None, f"a published setting: {', '.join(PRESETS)}"),
+    MethodOption("test_only", False, "ablation: move by the gradient without its noise"),
+    MethodOption("random_rejection", None, "ablation: no test, reject with this probability"),
+    MethodOption("group", 1, "gradients computed in one pass; speed only"),
+)
+
+_ADVREG_OPTIONS = (
+    MethodOption("batch", None, "members in a step, and as many of the reference set"),
+    MethodOption("weight", 1.0, "how much the attack's gain counts beside the loss (λ)"),
+    MethodOption("attack_steps", 5, "steps of the attack in a release (k)"),
+    MethodOption("reference", 0.5, "share of the records set aside as non-members, not trained on"),
+    MethodOption("warmup", 0, "releases before there is an attack"),
+    MethodOption("attack_lr", 0.001, "Adam's step size for the attack"),
+    MethodOption("width", None, "the attack's layers as a share of the published ones; by classes"),
+)
+
+_SELENA_OPTIONS = (
+    MethodOption("batch", None, "records in a step, of the model and of each sub-model"),
+    MethodOption("models", 25, "sub-models (K)"),
+    MethodOption("excluded", 10, "sub-models that do not see a given record (L)"),
+    MethodOption("share", 0.5, "share of the releases that train the sub-models"),
+    MethodOption("split_steps", None, "their number instead"),
+    MethodOption("split_lr", 0.1, "learning rate of the sub-models"),
+    MethodOption("split_momentum", 0.9, "momentum of the sub-models"),
+)
 
 _CANDIDATE_OPTIONS = (
     MethodOption("batch", None, "expected number of records in a release"),
@@ -253,6 +298,61 @@ _CARDS = {
                 *_CLIP_SCHEDULE,
             ),
             build=_clipping(DPSUR),
+        ),
+        MethodCard(
+            name=PDSGD.name,
+            title=PDSGD.title,
+            paper=PDSGD.paper,
+            guarantee=PDSGD.guarantee,
+            promise=(
+                "no ε; an update at squared distance d or more from the gradients of all other "
+                "batches passes with probability at most (m - 1) q(d) / (T - 1), for those who see "
+                "only the final model (`reticent deniability`)"
+            ),
+            cost=(
+                "per release: the gradients of `threshold` to `batches` batches of n / batches "
+                "records each"
+            ),
+            options=_DENIABILITY_OPTIONS,
+            build=_deniable,
+        ),
+        MethodCard(
+            name=AdvReg.name,
+            title=AdvReg.title,
+            paper=AdvReg.paper,
+            guarantee=AdvReg.guarantee,
+            promise="no ε; resists the attack it was trained against, and nothing is proved",
+            cost=(
+                "per release: the gradient of `batch` records, and a forward pass over 2 "
+                "`attack_steps` `batch`"
+            ),
+            options=_ADVREG_OPTIONS,
+            build=AdvReg,
+        ),
+        MethodCard(
+            name=Selena.name,
+            title=Selena.title,
+            paper=Selena.paper,
+            guarantee=Selena.guarantee,
+            promise=(
+                "no ε; every record is learned from models that never saw it, and nothing is proved"
+            ),
+            cost=(
+                "per release: the gradients of `models` times `batch` records in the first phase, "
+                "of `batch` in the second; memory for 2 `models` models"
+            ),
+            options=_SELENA_OPTIONS,
+            build=Selena,
+        ),
+        MethodCard(
+            name=SGD.name,
+            title=SGD.title,
+            paper=SGD.paper,
+            guarantee=SGD.guarantee,
+            promise="for comparison: neither clipping nor noise",
+            cost="per release: the gradient of about `batch` records",
+            options=(MethodOption("batch", None, "about how many records a step takes"),),
+            build=SGD,
         ),
     )
 }

@@ -38,6 +38,8 @@ class Conduct:
     draws: dict[tuple[str, float | None], int] = field(default_factory=dict)
     noise: dict[tuple[str, float], _Line] = field(default_factory=dict)
     choices: dict[tuple[str, float], int] = field(default_factory=dict)
+    #: lines of the ledger that were there when the run began
+    before: list[dict[str, Any]] = field(default_factory=list)
 
     def drew(self, stream: str, rate: float | None, times: int = 1) -> None:
         """Records were drawn from this stream, each with this probability."""
@@ -76,6 +78,7 @@ class Conduct:
                 {"stream": stream, "epsilon": epsilon, "count": shown(count)}
                 for (stream, epsilon), count in self.choices.items()
             ],
+            "paid_before": self.before,
         }
 
     @classmethod
@@ -92,6 +95,7 @@ class Conduct:
                 )
             for line in data["choices"]:
                 found.choices[line["stream"], line["epsilon"]] = int(line["count"])
+            found.before = list(data["paid_before"])
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"not a run's conduct: {type(error).__name__}") from None
         return found

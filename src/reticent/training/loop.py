@@ -77,6 +77,7 @@ class Training:
     ) -> None:
         self.run = run
         run.releases = steps
+        run.conduct.before = run.ledger.to_json()["entries"]
         self.method = method
         self.steps = steps
         self.budget = budget
