@@ -149,7 +149,7 @@ DENIABLE_BY_DATA: dict[str, dict[str, Any]] = {
 }
 # What changes for the empirical defences; first guesses but for `digits`.
 DEFENDED: dict[str, dict[str, Any]] = {
-    "advreg": {"batch": 128, "epochs": 8, "method_options": {"reference": 0.3}},
+    "advreg": {"batch": 128, "epochs": 4, "method_options": {"reference": 0.3}},
     "selena": {"batch": 128, "epochs": 4, "method_options": {}},
 }
 DEFENDED_BY_DATA: dict[tuple[str, str], dict[str, Any]] = {

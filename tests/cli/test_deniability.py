@@ -23,6 +23,17 @@ def trained(tmp_path_factory):
     return folder, shown
 
 
+def test_how_often_each_record_was_used_stays_private(trained):
+    folder, _ = trained
+    kept = json.loads((folder / "diagnostics.private.json").read_text())
+    accepted = sum(line["accepted"] for line in kept["releases"])
+    updates = kept["updates"]
+    assert len(updates) == 1437
+    assert 143 * accepted <= sum(updates) <= 144 * accepted  # batches of a tenth
+    assert max(updates) == kept["releases"][-1]["most_updates"]
+    assert "updates" not in (folder / "run.json").read_text()
+
+
 def test_one_command_trains_on_digits(trained):
     folder, shown = trained
     kept = json.loads((folder / "run.json").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from reticent.cli.output import errors
 from reticent.files import to_json, write_atomically
@@ -16,11 +17,14 @@ def keep_diagnostics(training: Training, folder: Path) -> None:
     """Write what must stay private to a file that only its owner can read."""
     kept = training.run.diagnostics or []
     path = folder / DIAGNOSTICS_FILE
-    report = {
+    report: dict[str, Any] = {
         "warning": DIAGNOSTICS_WARNING,
         "peak_memory_bytes": training.peak_memory_bytes,
         "releases": kept,
     }
+    updates = training.run.private.get("updates")
+    if updates is not None:  # of each record, how many of its updates were made
+        report["updates"] = updates.tolist()
     write_atomically(path, to_json(report), mode=0o600)
     errors.print(f"[bold]{path}[/]: {DIAGNOSTICS_WARNING}")
     trials = [line["trials"] for line in kept if "trials" in line]
