@@ -31,7 +31,7 @@ def test_how_often_each_record_was_used_stays_private(trained):
     assert len(updates) == 1437
     assert 143 * accepted <= sum(updates) <= 144 * accepted  # batches of a tenth
     assert max(updates) == kept["releases"][-1]["most_updates"]
-    assert "updates" not in (folder / "run.json").read_text()
+    assert '"updates"' not in (folder / "run.json").read_text()
 
 
 def test_one_command_trains_on_digits(trained):
