@@ -328,8 +328,10 @@ def _wrong(found: dict[str, Any]) -> list[str]:
 def _show(report: dict[str, Any], path: Path) -> None:
     books = report["books"]
     table = Table(show_header=False)
-    stated = "none" if books["epsilon"] is None else f"ε ≤ {epsilon_text(books['epsilon'])}"
-    table.add_row("promised", f"{stated} at δ = {books['delta']:g}")
+    stated = "no ε"
+    if books["epsilon"] is not None:
+        stated = f"ε ≤ {epsilon_text(books['epsilon'])} at δ = {books['delta']:g}"
+    table.add_row("promised", stated)
     canaries = report.get("canaries")
     if canaries:
         for bound in canaries["bounds"]:
