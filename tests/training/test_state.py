@@ -168,3 +168,22 @@ def test_average_is_the_stated_recurrence():
         decay = min(0.5, (1 + t) / (10 + t))
         expected = decay * expected + (1 - decay) * t
     assert float(average.values) == pytest.approx(expected, rel=1e-5)
+
+
+def test_tied_parameters_are_trained():
+    """One parameter under two names is not a frozen one under the second."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False))
+    model[2].weight = model[0].weight
+    before = model[0].weight.detach().clone()
+    result = rt.train(
+        model,
+        (torch.randn(40, 4), torch.randint(0, 4, (40,))),
+        method=rt.DPSGD(batch=10, noise=1.0),
+        budget=rt.Budget(30, 1e-3),
+        steps=3,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        device="cpu",
+    )
+    assert result.model[0].weight is result.model[2].weight
+    assert not torch.equal(result.model[0].weight, before)

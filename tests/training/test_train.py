@@ -393,22 +393,3 @@ def test_metrics_that_are_tensors_or_infinite_are_kept(tmp_path):
     )
     assert result.metrics[-1]["x"] == math.inf
     assert rt.training.read_run(tmp_path)["metrics"][-1]["x"] is None
-
-
-def test_tied_parameters_are_trained():
-    """One parameter under two names is not a frozen one under the second."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False))
-    model[2].weight = model[0].weight
-    before = model[0].weight.detach().clone()
-    result = rt.train(
-        model,
-        (torch.randn(40, 4), torch.randint(0, 4, (40,))),
-        method=rt.DPSGD(batch=10, noise=1.0),
-        budget=rt.Budget(30, 1e-3),
-        steps=3,
-        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
-        device="cpu",
-    )
-    assert result.model[0].weight is result.model[2].weight
-    assert not torch.equal(result.model[0].weight, before)

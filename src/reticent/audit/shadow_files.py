@@ -1,7 +1,8 @@
 """Shadow models on the disk: one file for each, named by what it was made of.
 
 A file takes its name only once it is whole, so a killed process loses the models under way and no
-others. Files are for their owner alone: a model knows its records, and a name is a hash of them.
+others. Files are for their owner alone: a model knows its records, and so does the hash of these
+that is kept inside. No name comes from the records.
 """
 
 from __future__ import annotations
@@ -52,24 +53,24 @@ def open_folder(folder: str | Path) -> Path:
     return path
 
 
-def path_of(folder: Path, key: str) -> Path:
-    """Where the model of this key lies, or would."""
-    return folder / f"shadow-{key}.safetensors"
+def path_of(folder: Path, name: str) -> Path:
+    """Where the model of this name lies, or would."""
+    return folder / f"shadow-{name}.safetensors"
 
 
-def write(folder: Path, key: str, model: nn.Module) -> None:
+def write(folder: Path, name: str, key: str, model: nn.Module) -> None:
     """Keep a trained model."""
     tensors = {
         name: value.detach().cpu().clone().contiguous()
         for name, value in model.state_dict().items()
     }
     facts = {"format": FORMAT, "key": key, "values": _checksum(tensors)}
-    write_atomically(path_of(folder, key), save(tensors, facts), mode=OWNER_ONLY)
+    write_atomically(path_of(folder, name), save(tensors, facts), mode=OWNER_ONLY)
 
 
-def read(folder: Path, key: str, model: nn.Module) -> str | None:
+def read(folder: Path, name: str, key: str, model: nn.Module) -> str | None:
     """Load a kept model into `model`; else why not, or "" where there is none."""
-    path = path_of(folder, key)
+    path = path_of(folder, name)
     if not os.path.lexists(path):
         return ""
     try:
@@ -79,7 +80,7 @@ def read(folder: Path, key: str, model: nn.Module) -> str | None:
     except (OSError, SafetensorError, ValueError, RuntimeError) as error:
         return f"{path.name} cannot be read ({type(error).__name__})"
     if facts.get("format") != FORMAT or facts.get("key") != key:
-        return f"{path.name} holds something else"
+        return f"{path.name} holds something else, or is of other records"
     if facts.get("values") != _checksum(tensors):
         return f"{path.name} is damaged"
     own = model.state_dict()

@@ -181,7 +181,7 @@ def train_shadows(
             notes.append(reason)
         if kept is not None:
             for k in group:
-                shadow_files.write(kept, job.keys[k], job.models[k])
+                shadow_files.write(kept, *job.keys[k], job.models[k])
         done += weight * len(group)
     return Shadows(job.models, job.members, job.device, len(missing), tuple(notes))
 
@@ -271,7 +271,7 @@ class _Job:
             self.at_once = 1
         if together is not None:
             self.at_once = min(whole("together", together), self.count)
-        self.keys: list[str] = []
+        self.keys: list[tuple[str, str]] = []  # a file's name, and what it must hold
 
     def find(self, folder: Path | None) -> tuple[list[int], list[str]]:
         """Load what lies in the folder: which models are missing, and what is odd about files."""
@@ -287,10 +287,11 @@ class _Job:
                 "number": k,
                 "device": self.device.type,  # coins differ between kinds
                 "members": fingerprint([self.members[k]]),
-                "records": records,
             }
-            self.keys.append(shadow_files.content_key(facts, model))
-            problem = shadow_files.read(folder, self.keys[k], model)
+            name = shadow_files.content_key(facts, model)
+            key = shadow_files.content_key({**facts, "records": records}, model)
+            self.keys.append((name, key))
+            problem = shadow_files.read(folder, name, key, model)
             if problem is not None:
                 missing.append(k)
             else:
