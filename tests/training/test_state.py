@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+import reticent as rt
 from reticent.errors import ModelError, OptionError
 from reticent.training.optimizers import build_optimizer, by_name
 from reticent.training.parameters import FlatParameters
