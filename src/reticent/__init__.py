@@ -29,7 +29,17 @@ from reticent.methods import (
     SignSGD,
 )
 from reticent.privacy import Budget, Ledger
-from reticent.training import Result, Training, evaluate, load_weights, run, train
+from reticent.training import (
+    HeldOut,
+    Result,
+    Training,
+    evaluate,
+    load_weights,
+    run,
+    together_epsilon,
+    train,
+    train_many,
+)
 
 __version__ = "0.1.0"
 
@@ -47,6 +57,7 @@ __all__ = [
     "CheckpointError",
     "Coins",
     "DataError",
+    "HeldOut",
     "Ledger",
     "Method",
     "ModelError",
@@ -71,6 +82,8 @@ __all__ = [
     "models",
     "privacy",
     "run",
+    "together_epsilon",
     "train",
+    "train_many",
     "training",
 ]

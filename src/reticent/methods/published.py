@@ -18,7 +18,7 @@ from reticent.privacy import NonPrivate
 if TYPE_CHECKING:
     from reticent.training.run import Run
 
-_START_LOSS = 1e5  # what the first validation loss is compared with
+START_LOSS = 1e5  # what the first validation loss is compared with
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PublishedDPSUR(DPSUR):
     def _passes(self, run: Run) -> bool:
         judges = [run.sample(self._valid_rate(run.n), "validation")]
         if self.stale_validation:
-            last = run.state.public.get("valid_loss", torch.tensor(_START_LOSS)).to(run.device)
+            last = run.state.public.get("valid_loss", torch.tensor(START_LOSS)).to(run.device)
         else:
             last = run.mean_losses(judges, "model before")[0]
         DPSGD.release(self, run)

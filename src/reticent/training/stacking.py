@@ -13,19 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_map
 
-from reticent.coins import Coins
 from reticent.data.records import Batch, Records
-from reticent.data.sampling import DeviceDraws, Draws, begin_draws, masks_on
 from reticent.errors import ModelError
-from reticent.gradients import Flat
+from reticent.gradients import Clipping
 from reticent.gradients.batches import arguments, as_one, slots, trainable, unwrapped
 from reticent.gradients.engine import bounds_of
+from reticent.gradients.kernels import MOST_EXAMPLES
 from reticent.gradients.losses import LossFn, per_example_losses
+from reticent.gradients.rules.base import NoFastPathError
 from reticent.training.parameters import FlatParameters
-from reticent.training.run import rounder
+from reticent.training.ruled_sums import RuledSums, ruled
 
 # Squares of greater numbers leave single precision: gradients that long are looked at one by one.
 TAME = 1e18
@@ -72,6 +71,10 @@ class StackedParameters(FlatParameters):
             for name, shape in self.shapes.items()
         }
 
+    def replace(self, values: Tensor) -> None:
+        """Other rows from now on, for optimizers that are given parts of them: no gradient."""
+        self.flat = nn.Parameter(values)
+
     def set_gradient(self, gradient: Tensor) -> None:
         """Give the optimizer this gradient."""
         assert self.flat.grad is not None
@@ -104,6 +107,23 @@ class StackedModels:
             same = all(other is each[0] or torch.equal(other, each[0]) for other in each[1:])
             self.fixed[slot] = each[0].clone() if same else torch.stack(each)
             self.fixed_dims[slot] = None if same else 0
+        self._versions = {slot: tensor._version for slot, tensor in self.fixed.items()}
+
+    def keep(self, rows: Tensor) -> None:
+        """Let go of all models but these."""
+        for slot, dim in self.fixed_dims.items():
+            if dim is not None:
+                self.fixed[slot] = self.fixed[slot][rows]
+                self._versions[slot] = self.fixed[slot]._version
+
+    def check_unchanged(self) -> None:
+        """What is not trained must not learn: no noise reaches it."""
+        for slot, tensor in self.fixed.items():
+            if tensor._version != self._versions[slot]:
+                raise ModelError(
+                    f"{slot!r}, a buffer or frozen parameter, was written to during a release: "
+                    "what it took up from the records would be published without noise"
+                )
 
     def call(self, trained: dict[str, Tensor], fixed: dict[str, Tensor], inputs: Any) -> Any:
         """One of the models on a batch; for use under `vmap`."""
@@ -116,14 +136,24 @@ class StackedModels:
 
 
 class StackedGradients:
-    """Sums of the models' gradients, each over a batch of its own."""
+    """Sums of the models' gradients, each over a batch of its own.
+
+    Args:
+        models: K modules of one architecture.
+        parameters: Theirs.
+        loss_fn: As for `reticent.train`.
+        clip: The clipping style, of whole gradients.
+        example: A batch of one made-up example. With it, clipped sums are had by the layers' rules
+            where all layers have one; else every example's gradient is written out.
+    """
 
     def __init__(
         self,
         models: Sequence[nn.Module],
         parameters: StackedParameters,
         loss_fn: LossFn,
-        clip: Flat,
+        clip: Clipping,
+        example: Batch | None = None,
     ) -> None:
         self.models = StackedModels(models)
         self.parameters, self.loss_fn, self.clip = parameters, loss_fn, clip
@@ -133,6 +163,27 @@ class StackedGradients:
         self._plain = torch.vmap(grad(self._weighted), (0, fixed, 0, 0, 0), randomness="error")
         each = torch.vmap(grad_and_value(self._one), (None, None, 0, 0), randomness="error")
         self._each = torch.vmap(each, (0, fixed, 0, 0), randomness="error")
+        self.rules: RuledSums | None = None
+        if example is not None:
+            spans = parameters.spans
+            self.rules = ruled(self.models, spans, loss_fn, clip, self.dtype, example)
+
+    def piece(self, room: int, bytes_each: int, *, clipped: bool) -> int:
+        """How many examples of each model fit into a pass of `room` bytes.
+
+        A gradient that is written out is there twice while it is scaled; rules keep copies of what
+        the pass left behind.
+        """
+        count, size = self.parameters.values.shape
+        if clipped:
+            bytes_each = 4 * bytes_each if self.rules is not None else bytes_each + 2 * 4 * size
+        return max(min(room // max(bytes_each, 1), MOST_EXAMPLES) // count, 1)
+
+    def keep(self, rows: Tensor) -> None:
+        """Let go of all models but these; the parameters have been replaced."""
+        self.models.keep(rows)
+        if self.rules is not None:
+            self.rules.moved()
 
     def _weighted(
         self, trained: dict[str, Tensor], fixed: dict[str, Tensor], x: Any, y: Any, weights: Tensor
@@ -154,34 +205,59 @@ class StackedGradients:
         """
         total = torch.zeros_like(self.parameters.values, dtype=torch.float64)
         trained = self.parameters.by_name(self.parameters.values)
-        for x, y, counted in _pieces(batch, valid, piece):
+        for x, y, counted in pieces_of(batch, valid, piece):
             with sdpa_kernel(SDPBackend.MATH):
                 grads = self._plain(trained, self.models.fixed, x, y, counted.to(self.dtype))
             for name, values in grads.items():
                 total[:, self.parameters.spans[name]] += values.reshape(len(total), -1)
         return total
 
-    def clipped(self, batch: Batch, valid: Tensor, piece: int) -> Tensor:
-        """The same of clipped gradients; an example that is not finite contributes nothing."""
+    def clipped(
+        self, batch: Batch, valid: Tensor, piece: int, bounds: Tensor | None = None
+    ) -> Tensor:
+        """The same of clipped gradients; an example that is not finite contributes nothing.
+
+        `bounds` [K, 1], with room for rounding, where the models differ in theirs.
+        """
         total = torch.zeros_like(self.parameters.values, dtype=torch.float64)
         trained = self.parameters.by_name(self.parameters.values)
-        for x, y, counted in _pieces(batch, valid, piece):
-            with sdpa_kernel(SDPBackend.MATH):  # fused attention has no batching rule
-                grads, losses = self._each(trained, self.models.fixed, x, y)
-            wide = {name: grads.pop(name).to(self.dtype).flatten(2) for name in list(grads)}
-            squared = torch.stack([g.square().sum(2) for g in wide.values()]).sum(0)
-            finite = squared.isfinite() & losses.isfinite()
-            factors = self.clip.factors(squared.sqrt(), self.bound)
-            factors = torch.where(finite & counted, factors, 0.0)
-            # asking a device would mean waiting for it
-            clean = finite.device.type == "cpu" and bool(finite.all())
-            for name, values in wide.items():
-                kept = values if clean else torch.where(finite.unsqueeze(2), values, 0.0)
-                total[:, self.parameters.spans[name]] += (factors.unsqueeze(1) @ kept).squeeze(1)
+        if bounds is None:
+            bounds = torch.full((len(total), 1), self.bound, dtype=self.dtype, device=total.device)
+        for x, y, counted in pieces_of(batch, valid, piece):
+            if self.rules is not None:
+                try:
+                    total += self.rules(trained, x, y, counted, bounds)
+                    continue
+                except NoFastPathError:
+                    self.rules = None
+            self._add_written(total, trained, x, y, counted, bounds)
         return total
 
+    def _add_written(
+        self,
+        total: Tensor,
+        trained: dict[str, Tensor],
+        x: Any,
+        y: Any,
+        counted: Tensor,
+        bounds: Tensor,
+    ) -> None:
+        """One piece, by writing every example's gradient out."""
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention has no batching rule
+            grads, losses = self._each(trained, self.models.fixed, x, y)
+        wide = {name: grads.pop(name).to(self.dtype).flatten(2) for name in list(grads)}
+        squared = torch.stack([g.square().sum(2) for g in wide.values()]).sum(0)
+        finite = squared.isfinite() & losses.isfinite()
+        factors = self.clip.factors(squared.sqrt(), bounds)
+        factors = torch.where(finite & counted, factors, 0.0)
+        # asking a device would mean waiting for it
+        clean = finite.device.type == "cpu" and bool(finite.all())
+        for name, values in wide.items():
+            kept = values if clean else torch.where(finite.unsqueeze(2), values, 0.0)
+            total[:, self.parameters.spans[name]] += (factors.unsqueeze(1) @ kept).squeeze(1)
 
-def _pieces(batch: Batch, valid: Tensor, piece: int) -> list[tuple[Any, Any, Tensor]]:
+
+def pieces_of(batch: Batch, valid: Tensor, piece: int) -> list[tuple[Any, Any, Tensor]]:
     """Examples in pieces of about one size, which libraries then prepare for once."""
     count = valid.shape[1]
     size = -(-count // -(-count // piece)) if count else 1
@@ -191,89 +267,6 @@ def _pieces(batch: Batch, valid: Tensor, piece: int) -> list[tuple[Any, Any, Ten
         return tree_map(lambda leaf: leaf[:, start : start + size], tree)
 
     return [(cut(batch[0], s), cut(batch[1], s), valid[:, s : s + size]) for s in starts]
-
-
-class StackedDraws:
-    """Which records each model takes in a release: those a separate run would draw.
-
-    Args:
-        coins: One for each model.
-        rows: The positions of each model's records in the pool.
-        rates: The probability that a record of a model takes part.
-        device: Where coins are flipped, as a separate run flips them.
-    """
-
-    def __init__(
-        self,
-        coins: Sequence[Coins],
-        rows: Sequence[Tensor],
-        rates: Sequence[float],
-        device: torch.device,
-    ) -> None:
-        self.coins, self.rates, self.device = coins, rates, device
-        self.sizes = [len(row) for row in rows]
-        self.rows = torch.cat(list(rows)).to(device)
-        begins = [0]
-        for size in self.sizes[:-1]:
-            begins.append(begins[-1] + size)
-        self.begins = torch.tensor(begins, device=device)
-        self.first = self.rows[self.begins]
-        self._ahead: tuple[int, Draws] | None = None
-
-    def take(self, release: int, *, last: bool) -> tuple[Tensor, Tensor]:
-        """Positions in the pool [K, M] and which of them count; padding repeats an own record.
-
-        On a device the next release's draws are enqueued now, so that their sizes have reached the
-        host when they are asked for.
-        """
-        if self.device.type == "cpu":
-            drawn = [
-                begin_draws(n, rate, coins, "sampling", [(release, 0)]).get()[0]
-                for n, rate, coins in zip(self.sizes, self.rates, self.coins, strict=True)
-            ]
-        else:
-            ahead, self._ahead = self._ahead, None
-            begun = ahead[1] if ahead is not None and ahead[0] == release else self._begin(release)
-            drawn = begun.get()
-            if not last:
-                self._ahead = release + 1, self._begin(release + 1)
-        return self._padded(drawn)
-
-    def _begin(self, release: int) -> Draws:
-        """All models' draws on a device, with one wait for their sizes."""
-        masks = torch.zeros(
-            (len(self.sizes), max(self.sizes)), dtype=torch.bool, device=self.device
-        )
-        for mask, n, rate, coins in zip(masks, self.sizes, self.rates, self.coins, strict=True):
-            threshold = math.floor(rate * 2**53) / 2**53  # as for a separate draw
-            where = [(release, 0)]
-            mask[:n] = masks_on(self.device, n, threshold, coins, "sampling", where)[0]
-        expected = sum(n * rate for n, rate in zip(self.sizes, self.rates, strict=True))
-        return DeviceDraws(masks, expected, to_host=False)
-
-    def _padded(self, drawn: list[Tensor]) -> tuple[Tensor, Tensor]:
-        sizes = torch.tensor([len(some) for some in drawn], device=self.device)
-        most = max(len(some) for some in drawn)
-        most = most if self.device.type == "cpu" else rounder(most)
-        valid = torch.arange(most, device=self.device) < sizes.unsqueeze(1)
-        local = pad_sequence(drawn, batch_first=True)
-        local = torch.nn.functional.pad(local, (0, most - local.shape[1]))
-        positions = self.rows[torch.where(valid, local + self.begins.unsqueeze(1), 0)]
-        return torch.where(valid, positions, self.first.unsqueeze(1)), valid
-
-
-def fetch(records: Records, positions: Tensor) -> Batch:
-    """The records at positions [K, M], as inputs and targets [K, M, ...]."""
-    flat = positions.reshape(-1)
-    batch = records.fetch(flat if records.indices_on is None else flat.to(records.indices_on))
-
-    def folded(leaf: Any) -> Tensor:
-        if not isinstance(leaf, Tensor):
-            raise ModelError(f"a batch holds a {type(leaf).__name__}, not only tensors")
-        return leaf.reshape(*positions.shape, *leaf.shape[1:])
-
-    inputs, targets = tree_map(folded, batch[0]), tree_map(folded, batch[1])
-    return inputs, targets
 
 
 class PartRecords(Records):

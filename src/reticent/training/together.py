@@ -32,13 +32,12 @@ from reticent.training.memory import Tally
 from reticent.training.optimizers import OptimizerFactory
 from reticent.training.probe import probe
 from reticent.training.run import LossFn
+from reticent.training.stacked_draws import StackedDraws, fetch
 from reticent.training.stacking import (
     TAME,
     PartRecords,
-    StackedDraws,
     StackedGradients,
     StackedParameters,
-    fetch,
 )
 from reticent.training.state import SchedulerFactory, State, WeightAverage
 from reticent.training.together_checks import (
@@ -154,7 +153,7 @@ def train_together(
     rows = subset_rows(subsets, len(models), records.n)
     rates = [rate_of(method, n, row, k) for k, row in enumerate(rows)]
     average = None if average is None else between("average", average, 0, 1, open_low=True)
-    room = _room(memory, chosen)
+    room = room_for(memory, chosen)
     coins = [Coins.fresh() for _ in models] if coins is None else list(coins)
     if len(coins) != len(models):
         raise OptionError("coins", len(coins), f"must be one for each of {len(models)} models")
@@ -168,8 +167,9 @@ def train_together(
         probe(models[0], loss_fn, records)
         check_optimizer(optimizer, models[0])
         parameters = StackedParameters(models)
-        sums = StackedGradients(models, parameters, loss_fn, clip)
-        reason = against(how, sums, models, records, method)
+        example = gradients.synthetic_like(*records.one(), n=1)
+        sums = StackedGradients(models, parameters, loss_fn, clip, example)
+        reason = against(how, sums, models, records, light=unclipped(method))
         if reason:
             return _apart(models, records, rows, reason, method, coins, on_step, steps,
                           optimizer=optimizer, n=n, loss_fn=loss_fn, scheduler=scheduler,
@@ -183,7 +183,7 @@ def train_together(
         )
         draws = StackedDraws([c.claim() for c in coins], rows, rates, chosen)
         work = _Work(
-            sums, records, draws, method, room, _bytes_per_example(models[0], sums, records)
+            sums, records, draws, method, room, bytes_per_example(models[0], loss_fn, records)
         )
         _make_steps(state, work, steps, on_step)
     except BaseException:
@@ -213,10 +213,7 @@ class _Work:
 
     def piece(self, quick: bool) -> int:
         """How many examples of each model fit into a pass."""
-        count, size = self.sums.parameters.values.shape
-        # a gradient that is written out is there twice while it is scaled
-        each = self.bytes_each + (0 if quick else 2 * 4 * size)
-        return max(self.room // (count * max(each, 1)), 1)
+        return self.sums.piece(self.room, self.bytes_each, clipped=not quick)
 
     def released(self, step: int, *, quick: bool, last: bool) -> tuple[Tensor, Tensor | None]:
         """The mean gradients with noise [K, P]; when quick also whether all of it is sound."""
@@ -261,7 +258,8 @@ def _make_steps(state: State, work: _Work, steps: int, on_step: StepProgress | N
             quick = False
 
 
-def _room(memory: float | None, device: torch.device) -> int:
+def room_for(memory: float | None, device: torch.device) -> int:
+    """What one pass may take, in bytes."""
     if memory is not None:
         return int(positive("memory", memory))
     if device.type != "cuda":
@@ -269,14 +267,14 @@ def _room(memory: float | None, device: torch.device) -> int:
     return int(min(DEVICE_BYTES, DEVICE_SHARE * free_memory(device)))
 
 
-def _bytes_per_example(model: nn.Module, sums: StackedGradients, records: Records) -> int:
+def bytes_per_example(model: nn.Module, loss_fn: LossFn, records: Records) -> int:
     """What one more example takes in a pass of one model, measured on made-up ones."""
     one = records.one()
 
     def peak(count: int) -> int:
         inputs, targets = gradients.synthetic_like(*one, n=count)
         with Tally() as tally:
-            losses = per_example_losses(sums.loss_fn, call(model, inputs), targets)
+            losses = per_example_losses(loss_fn, call(model, inputs), targets)
             torch.autograd.grad(losses.sum(), list(trainable(model).values()), allow_unused=True)
         return tally.peak
 

@@ -17,6 +17,7 @@ from reticent.errors import DataError, ModelError, OptionError, whole
 from reticent.gradients import Flat
 from reticent.gradients.batches import slots, trainable, unwrapped
 from reticent.gradients.clipping import slack_for
+from reticent.gradients.isolating import plain_settings
 from reticent.methods import DPSGD
 from reticent.training.optimizers import ELEMENTWISE, OptimizerFactory
 from reticent.training.stacking import StackedGradients
@@ -86,7 +87,8 @@ def _shape_of(model: nn.Module) -> Any:
     inner = unwrapped(model)
     named = {p: name for name, p in trainable(inner).items()}
     tensors = {slot: (tuple(t.shape), t.dtype, named.get(t)) for slot, t in slots(inner).items()}
-    return type(inner), repr(inner).replace("(training)", ""), tensors
+    settings = [(name, held[name]) for held, name in plain_settings(inner)]
+    return type(inner), repr(inner).replace("(training)", ""), tensors, settings
 
 
 def checked_method(method: DPSGD) -> Flat:
@@ -152,14 +154,18 @@ def against(
     sums: StackedGradients,
     models: list[nn.Module],
     records: Records,
-    method: DPSGD,
+    *,
+    light: bool,
 ) -> str:
-    """Why the models cannot, or shall not, be trained at once; nothing if they can."""
+    """Why the models cannot, or shall not, be trained at once; nothing if they can.
+
+    `light`: nothing needs single examples' gradients.
+    """
     if how == "apart":
         return "as asked for"
     size = sums.parameters.values.shape[1]
     on_cpu = sums.parameters.values.device.type == "cpu"
-    if how == "auto" and on_cpu and not unclipped(method) and size > MOST_CLIPPED_ON_CPU:
+    if how == "auto" and on_cpu and not light and size > MOST_CLIPPED_ON_CPU:
         return (
             f"on the CPU, clipped gradients of {size} parameters (more than {MOST_CLIPPED_ON_CPU}) "
             "are quicker one model after the other"
@@ -177,7 +183,16 @@ def _recurrent(model: nn.Module) -> str:
 
 
 def _tried(sums: StackedGradients, models: list[nn.Module], records: Records) -> str:
-    """Compare the mapped gradients of the first and last model with the library's own.
+    """Compare mapped gradients with the library's own, by rules and, if these fail, without."""
+    reason = _compared(sums, models, records)
+    if reason and sums.rules is not None:
+        sums.rules = None
+        reason = _compared(sums, models, records)
+    return reason
+
+
+def _compared(sums: StackedGradients, models: list[nn.Module], records: Records) -> str:
+    """What is wrong with the mapped gradients of the first or last model.
 
     On made-up records, like every probe.
     """
@@ -192,7 +207,7 @@ def _tried(sums: StackedGradients, models: list[nn.Module], records: Records) ->
         batch = (tree_map(repeated, inputs), tree_map(repeated, targets))
         valid = torch.ones((len(values), 5), dtype=torch.bool, device=values.device)
         ways = [(sums.clipped(batch, valid, 3), sums.clip)]
-        if sums.clip.bound == torch.inf:
+        if sums.clip.sensitivity == torch.inf:
             ways.append((sums.plain(batch, valid, 3), sums.clip))
     except Exception as error:
         said = str(error).split("\n")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from reticent.coins import Coins
-from reticent.data.records import as_records
+from reticent.data.records import Records, as_records
 from reticent.errors import CheckpointError, OptionError, between, not_negative, whole
 from reticent.files import check_folder, to_json
 from reticent.gradients import rounding
@@ -40,6 +40,8 @@ SEEDED_NOTE = (
     "the coins come from a stated seed: the guarantee holds only against those who do not know or "
     "guess it, and not for two runs with the same seed, which share their noise"
 )
+
+SomeTraining = TypeVar("SomeTraining", bound=Training)
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -138,37 +140,108 @@ def run(
     if isinstance(loss_fn, nn.Module):
         loss_fn = loss_fn.to(chosen)
     records = as_records(data, chosen, data_on)
-    nominal = records.n if n is None else whole("n", n)
     mode = model.training
     model.to(chosen).train()
-    try:
-        probe(model, loss_fn, records, path, evaluated=method.restores, precision=precision)
-        opened = _open_ledger(ledger, budget)
-        coins = Coins.fresh() if coins is None else coins
-        for note, applies in ((PUBLIC_SIZE_NOTE, n is None), (SEEDED_NOTE, coins.seeded)):
-            if applies:
-                opened.note(note)
-        method, steps = plan(method, budget, nominal, steps, epochs, opened)
-        average = None if average is None else between("average", average, 0, 1, open_low=True)
-        every = max(steps // 10, 1) if every is None else whole("every", every)
+
+    def piece_for(settled: Method) -> Piece:
         piece = _piece(microbatch, saved)
         if piece is None:
             with rounding.precision(precision, chosen):
-                piece = choose_microbatch(model, loss_fn, records, method, chosen, path)
-        parameters = FlatParameters(model)
-        made = build_optimizer(optimizer, parameters)
-        state = State(
-            parameters,
-            made,
-            _scheduler(scheduler, made),
-            None if average is None else WeightAverage(average, parameters.values),
+                piece = choose_microbatch(model, loss_fn, records, settled, chosen, path)
+        return piece
+
+    try:
+        probe(model, loss_fn, records, path, evaluated=method.restores, precision=precision)
+        training = assemble(
+            Training,
+            model,
+            records,
+            method=method,
+            optimizer=optimizer,
+            budget=budget,
+            steps=steps,
+            epochs=epochs,
+            n=n,
+            loss_fn=loss_fn,
+            scheduler=scheduler,
+            average=average,
+            evaluation=evaluation,
+            every=every,
+            ledger=ledger,
+            coins=coins,
+            device=chosen,
+            config=config,
+            piece_for=piece_for,
+            path=path,
+            precision=precision,
+            folder=folder,
+            checkpoint_every=checkpoint_every,
         )
-        if method.restores:
-            check_restorable(state)
     except BaseException:
         model.train(mode)
         raise
-    training = Training(
+    if private_diagnostics:
+        training.run.diagnostics = []
+    if saved is not None:
+        training.resume(saved)
+        _check_continued(ledger, training.run.ledger)
+    elif folder is not None:
+        for name in (RUN_FILE, MODEL_FILE, CHECKPOINT):  # and nothing else that lies there
+            (folder / name).unlink(missing_ok=True)
+    return training
+
+
+def assemble(
+    kind: type[SomeTraining],
+    model: nn.Module,
+    records: Records,
+    *,
+    method: Method,
+    optimizer: Optimizer | OptimizerFactory,
+    budget: Budget | None,
+    steps: int | None,
+    epochs: float | None,
+    n: int | None,
+    loss_fn: LossFn,
+    scheduler: LRScheduler | SchedulerFactory | None,
+    average: float | None,
+    evaluation: Evaluation | None,
+    every: int | None,
+    ledger: Ledger | None,
+    coins: Coins | None,
+    device: torch.device,
+    config: dict[str, Any] | None,
+    piece_for: Callable[[Method], Piece],
+    path: str = "auto",
+    precision: str | None = None,
+    folder: Path | None = None,
+    checkpoint_every: float = 60.0,
+) -> SomeTraining:
+    """A training of a model that was probed: ledger opened, length and noise settled.
+
+    The options are those of `run`; `piece_for` says how many records go through at once.
+    """
+    nominal = records.n if n is None else whole("n", n)
+    opened = _open_ledger(ledger, budget)
+    coins = Coins.fresh() if coins is None else coins
+    for note, applies in ((PUBLIC_SIZE_NOTE, n is None), (SEEDED_NOTE, coins.seeded)):
+        if applies:
+            opened.note(note)
+    method, steps = plan(method, budget, nominal, steps, epochs, opened)
+    average = None if average is None else between("average", average, 0, 1, open_low=True)
+    every = max(steps // 10, 1) if every is None else whole("every", every)
+    piece = piece_for(method)
+    parameters = FlatParameters(model)
+    made = build_optimizer(optimizer, parameters)
+    state = State(
+        parameters,
+        made,
+        _scheduler(scheduler, made),
+        None if average is None else WeightAverage(average, parameters.values),
+    )
+    if method.restores:
+        check_restorable(state)
+    return kind(
         Run(
             model=model,
             records=records,
@@ -177,7 +250,7 @@ def run(
             ledger=opened,
             coins=coins.claim(),
             n=nominal,
-            device=chosen,
+            device=device,
             microbatch=piece.microbatch,
             path=path,
             precision=precision,
@@ -192,15 +265,6 @@ def run(
         config=dict(config or {}),
         piece_memory_bytes=piece.bytes,
     )
-    if private_diagnostics:
-        training.run.diagnostics = []
-    if saved is not None:
-        training.resume(saved)
-        _check_continued(ledger, training.run.ledger)
-    elif folder is not None:
-        for name in (RUN_FILE, MODEL_FILE, CHECKPOINT):  # and nothing else that lies there
-            (folder / name).unlink(missing_ok=True)
-    return training
 
 
 def _piece(microbatch: int | None, saved: dict[str, Any] | None) -> Piece | None:
