@@ -10,18 +10,18 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from machine import describe_machine
 from reticent import data as datasets
-from reticent.cli import reproduce
 from reticent.cli.building import build_training
 from reticent.cli.settings import resolve
-from reticent.reproduction import row
+from reticent.reproduction.claims import planned
+from reticent.reproduction.published import dpsur_entries, dpsur_settings
 
 RESULTS = Path(__file__).parent / "results"
-TABLE = "dpsur/table2"
 CASES = (
     *("published:1", "repaired:1", "repaired:0.5", "sound:1", "sound:0.5", "sound:0.25"),
     *("dpsgd:1", "dpsgd:0.5", "dpsgd:0.25"),
@@ -55,20 +55,21 @@ def dpsgd(
 def one(
     data: str, epsilon: float, variant: str, lr: float, seed: int, device: str, folder: Path
 ) -> dict[str, Any]:
-    training, claim = reproduce.run_variant(
-        TABLE,
-        data,
-        epsilon,
-        variant,
-        n=datasets.lookup(data).n_train,
-        seed=seed,
+    entry = dpsur_entries(data)[epsilon]
+    settings = replace(entry.settings, lr=lr, seed=seed, device=device, microbatch=MICROBATCH)
+    plan = planned(settings, variant, datasets.lookup(data).n_train)
+    claim = {**plan.claim, "published_accuracy": entry.published["accuracy"]}
+    training = build_training(
+        plan.settings,
         folder=folder,
-        device=device,
-        microbatch=MICROBATCH,
-        lr=lr,
+        resume=False,
+        coins=None,
+        overwrite=True,
+        method=plan.method,
+        config={"claim": claim},
         private_diagnostics=True,  # the records are public
     )
-    result, seen = training.result(), training.run.diagnostics or []
+    result, seen = training.finish(), training.run.diagnostics or []
     return {
         "trials_per_update": sum(line["trials"] for line in seen) / max(len(seen), 1),
         "variant": variant,
@@ -95,7 +96,7 @@ def main() -> None:
     path = options.out / f"dpsur-{options.data}.json"
     runs: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.exists() else []
     for epsilon in options.epsilon:
-        published = row(TABLE, options.data).at(epsilon)["lr"]
+        published = dpsur_settings(options.data, epsilon, ["lr"])["lr"]
         cases = [
             (variant, published * float(share))
             for variant, share in (case.split(":") for case in options.cases)
@@ -123,7 +124,10 @@ def main() -> None:
                 record = {
                     "what": "dpsur",
                     "data": options.data,
-                    "published": {str(e): a for e, a in row(TABLE, options.data).accuracy.items()},
+                    "published": {
+                        str(e): entry.published["accuracy"]
+                        for e, entry in dpsur_entries(options.data).items()
+                    },
                     "machine": describe_machine(),
                     "runs": runs,
                 }

@@ -23,7 +23,7 @@ import reticent as rt
 from machine import describe_machine
 from reticent import data as datasets
 from reticent import features, models
-from reticent.reproduction import row
+from reticent.reproduction.published import dpsur_settings
 
 RESULTS = Path(__file__).parent / "results"
 WARM_UP = 60
@@ -134,14 +134,8 @@ def main() -> None:
         splits = features.apply(
             datasets.load("fashion-mnist"), "scattering", device=options.device, keep=False
         )
-        settings = row("dpsur/table2", "fashion-mnist").at(3.0)
-        dpsur = rt.DPSUR(
-            batch=settings["batch"],
-            clip=settings["clip"],
-            noise=settings["noise"],
-            valid_batch=settings["valid_batch"],
-            valid_noise=settings["valid_noise"],
-        )
+        names = ("batch", "clip", "noise", "valid_batch", "valid_noise")
+        dpsur = rt.DPSUR(**dpsur_settings("fashion-mnist", 3.0, names))
         dpsgd = rt.DPSGD(batch=2048, clip=0.1, noise=2.15)
         record["trainings"] = {
             "dpsgd": training(dpsgd, round(1770 * options.share), options.device, splits, 2.0),

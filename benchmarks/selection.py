@@ -14,7 +14,8 @@ from reticent.methods import DPSUR
 from reticent.privacy import Budget, Ledger, SelectiveGaussian
 from reticent.privacy.selective_instance import instance_epsilon
 from reticent.privacy.selective_paper import paper_epsilon, paper_steps
-from reticent.reproduction import DPSUR_TABLE_2
+from reticent.reproduction.published import DPSUR_TABLE, dpsur_entries
+from reticent.reproduction.tables import load
 
 RESULT = Path(__file__).parent / "results" / "selection.json"
 DELTA = 1e-5
@@ -22,10 +23,10 @@ DELTA = 1e-5
 
 def main() -> None:
     rows = []
-    for data, entry in DPSUR_TABLE_2.items():
+    for data in load(DPSUR_TABLE).data:
         n = datasets.lookup(data).n_train
-        for epsilon in entry.noise:
-            settings = entry.at(epsilon)
+        for epsilon, entry in dpsur_entries(data).items():
+            settings = vars(entry.settings)
             names = ("batch", "noise", "valid_batch", "valid_noise")
             method = DPSUR(**{name: settings[name] for name in names})
             charge = method.price(n)[0][0]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from reticent.reproduction import DPSUR_TABLE_2
-
 # Anything not named here has the default of `Settings`.
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {
@@ -172,9 +170,9 @@ def recipe_for(
     recipe = dict(RECIPES.get(data, {}))
     recipe |= FEATURES.get(features, {}).get(data, {})
     if method == "dpsur":
-        if data in DPSUR_TABLE_2:
-            published = DPSUR_TABLE_2[data].at(epsilon)
-            recipe |= {name: published[name] for name in _PUBLISHED_SELECTION}
+        from reticent.reproduction.published import dpsur_settings  # it reads settings, as we do
+
+        recipe |= dpsur_settings(data, epsilon, _PUBLISHED_SELECTION)
         recipe |= SELECTION.get(data, {})
     if method == "dpis":
         recipe |= IMPORTANCE.get(data, {})

@@ -2,10 +2,7 @@ import json
 
 import pytest
 
-from reticent.cli import reproduce
 from reticent.cli.settings import resolve
-from reticent.methods import DPSUR
-from reticent.methods.published import PublishedDPSUR
 
 from .calling import call, refuse
 
@@ -110,19 +107,3 @@ def test_the_recipe_takes_table_1():
         assert settings.epochs is None
     settings = resolve(None, {"data": "fashion-mnist", "method": "dpsur", "steps": 50})
     assert (settings.noise, settings.steps) == (None, 50)
-
-
-def test_what_each_variant_of_a_published_entry_runs(monkeypatch):
-    monkeypatch.setattr(reproduce, "paper_steps", lambda *numbers: 3)
-    entry = ("dpsur/table2", "fashion-mnist", 1.0, 1e-5, 60_000)
-    settings, method, claim = reproduce.plan(*entry, "published")
-    assert isinstance(method, PublishedDPSUR)
-    assert (settings.non_private, settings.steps, settings.lr) == (True, 3, 4.0)
-    assert (claim["guarantee"], claim["published_accuracy"]) == ("none", 88.38)
-    settings, method, claim = reproduce.plan(*entry, "repaired", lr=2.0)
-    assert type(method) is DPSUR
-    assert (settings.non_private, settings.steps, settings.lr) == (False, 3, 2.0)
-    assert claim["sound_epsilon"] <= settings.epsilon < claim["sound_epsilon"] + 1e-3
-    settings, method, _ = reproduce.plan(*entry, "sound")
-    assert type(method) is DPSUR
-    assert (settings.steps, settings.epsilon) == (None, 1.0)  # as many as that affords

@@ -1,155 +1,323 @@
-"""`reticent reproduce`: a row of a published table, with its leaks or without them."""
+"""`reticent reproduce`: published tables, measured again; beside the claim the ε that holds."""
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.table import Table as Shown
 
-from reticent import data as datasets
-from reticent.cli.building import build_method, build_training
-from reticent.cli.output import AsJson, epsilon_text, print_json, screen
-from reticent.cli.settings import Settings
-from reticent.cli.train import finish
-from reticent.errors import one_of
-from reticent.methods import DPSUR
-from reticent.methods.published import PublishedDPSUR
-from reticent.privacy import Budget, Ledger, SelectiveGaussian
-from reticent.privacy.selective_paper import paper_epsilon, paper_steps
-from reticent.reproduction import TABLES, row
-from reticent.training import Training
+from reticent.cli.output import AsJson, errors, print_json, screen
+from reticent.errors import OptionError, whole
 
-PUBLISHED, REPAIRED, SOUND = "published", "repaired", "sound"
-VARIANTS = {
-    PUBLISHED: "as the public code runs: rejected gradients and old losses leak; no ε",
-    REPAIRED: "the same number of updates without the leaks; costs more than claimed",
-    SOUND: "as many updates without the leaks as the claimed ε affords",
-}
+# The tables are read through this command line's settings, so they are imported when it is called.
+if TYPE_CHECKING:
+    from reticent.reproduction.running import Event, Tell
+    from reticent.reproduction.tables import Entry, Table
 
-
-def plan(
-    table: str, data: str, epsilon: float, delta: float, n: int, variant: str, **changes: Any
-) -> tuple[Settings, DPSUR, dict[str, Any]]:
-    """Settings, method and the claim to record, for one variant of one entry of the table."""
-    one_of("variant", variant, VARIANTS)
-    entry = row(table, data)
-    settings = Settings(
-        data=data, method=DPSUR.name, epsilon=epsilon, delta=delta, n=n, **entry.at(epsilon)
-    )
-    settings = replace(settings, **changes)
-    method = build_method(settings)
-    assert isinstance(method, DPSUR)
-    charge = method.price(n)[0][0]
-    assert isinstance(charge, SelectiveGaussian)
-    steps = paper_steps(charge, epsilon, delta)
-    ledger = Ledger()
-    ledger.charge(charge, "accepted updates", count=steps)
-    sound = ledger.epsilon(delta)
-    claim = {
-        "variant": variant,
-        "claimed_epsilon": paper_epsilon(charge, steps, delta),
-        "claimed_steps": steps,
-        "accountant": "paper",
-        "guarantee": "none",
-        "sound_epsilon": sound,
-        "published_accuracy": entry.accuracy.get(epsilon),
-    }
-    if variant == PUBLISHED:
-        settings = replace(settings, steps=steps, non_private=True)
-        same = {field.name: getattr(method, field.name) for field in fields(method)}
-        return settings, PublishedDPSUR(**same), claim
-    if variant == REPAIRED:
-        # what those updates really cost, with a little room for rounding
-        settings = replace(settings, steps=steps, epsilon=round(sound + 5e-5, 4))
-    return settings, method, claim
-
-
-def run_variant(
-    table: str,
-    data: str,
-    epsilon: float,
-    variant: str,
-    *,
-    n: int,
-    seed: int = 0,
-    delta: float = 1e-5,
-    folder: Path | None = None,
-    overwrite: bool = True,
-    show: bool = False,
-    private_diagnostics: bool = False,
-    **changes: Any,
-) -> tuple[Training, dict[str, Any]]:
-    """Train one variant; the finished training and the claim that stands beside it."""
-    settings, method, claim = plan(table, data, epsilon, delta, n, variant, seed=seed, **changes)
-    with tempfile.TemporaryDirectory() as scratch:
-        training = build_training(
-            settings,
-            folder=folder or Path(scratch),
-            resume=False,
-            coins=None,
-            overwrite=overwrite,
-            method=method,
-            config={"claim": claim},
-            private_diagnostics=private_diagnostics,
-        )
-        finish(training) if show else training.finish()
-    return training, claim
+FOLDER = Path("reproductions")
 
 
 def reproduce(
-    table: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}.")],
-    data: Annotated[str, typer.Option(help="A data set of that table.")] = "fashion-mnist",
-    epsilon: Annotated[float, typer.Option(help="The claimed ε of the entry.")] = 3.0,
-    variant: Annotated[str, typer.Option(help="; ".join(VARIANTS))] = PUBLISHED,
-    root: Annotated[str | None, typer.Option(help="Folder that holds the data sets.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Another learning rate.")] = None,
-    seed: Annotated[int, typer.Option(help="Public seed of the initial model.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in that folder.")
+    table: Annotated[
+        str | None, typer.Argument(help="PAPER/TABLE, or a TOML file; none: list them.")
+    ] = None,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List the tables and what they need.")
     ] = False,
+    data: Annotated[list[str] | None, typer.Option(help="Only on this data set.")] = None,
+    epsilon: Annotated[list[float] | None, typer.Option(help="Only at this ε.")] = None,
+    columns: Annotated[list[str] | None, typer.Option(help="Only this column.")] = None,
+    rows: Annotated[list[str] | None, typer.Option(help="Only this row.")] = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(help="Only published, repaired or sound (DPSUR).")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many runs of each entry.")] = 1,
+    lr: Annotated[float | None, typer.Option(help="Another learning rate; recorded.")] = None,
+    workers: Annotated[int, typer.Option(help="How many processes share the device.")] = 1,
+    together: Annotated[
+        bool, typer.Option("--together", help="Train seeds and settings of a model at once.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Folder for results.")] = None,
+    root: Annotated[str | None, typer.Option(help="Folder that holds the data sets.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an entry of a published table as its authors' code did, or without the leaks."""
-    Budget(epsilon, 1e-5)  # checked there
-    changes: dict[str, Any] = {"root": root, "device": device, **({} if lr is None else {"lr": lr})}
-    folder = out or Path("runs") / f"{table.replace('/', '-')}-{data}-{epsilon:g}-{variant}"
-    row(table, data)
-    n = datasets.lookup(data).n_train
-    if variant == PUBLISHED and not as_json:
-        screen.print("[bold]this run leaks its records: it has no ε[/], whatever was claimed")
-    training, claim = run_variant(
-        table,
-        data,
-        epsilon,
-        variant,
-        n=n,
-        seed=seed,
-        folder=folder,
-        overwrite=overwrite,
-        show=not as_json,
-        **changes,
+    """Measure a published table again; what is finished is kept, and a second call goes on."""
+    from reticent.reproduction.tables import load
+
+    if table is None or listing:
+        return _list(table, root, as_json)
+    loaded = load(table)
+    entries = _selected(loaded, data, epsilon, columns, rows, variant)
+    whole("seeds", seeds)
+    changes: dict[str, Any] = {} if lr is None else {"lr": lr}
+    folder = out or _folder(loaded, changes)
+    return _run(loaded, entries, seeds, changes, folder, workers, together, device, root, as_json)
+
+
+def _folder(table: Table, changes: dict[str, Any]) -> Path:
+    changed = "".join(f"-{name}{value:g}" for name, value in changes.items())
+    return FOLDER / f"{table.id.replace('/', '-')}{changed}"
+
+
+def _selected(
+    table: Table,
+    data: list[str] | None,
+    epsilon: list[float] | None,
+    columns: list[str] | None,
+    rows: list[str] | None,
+    variant: list[str] | None,
+) -> list[Entry]:
+    """The entries that are asked for; none is an error."""
+    if epsilon:
+        if table.axis != "epsilon":
+            shown = table.axis or "not a setting"
+            raise OptionError("epsilon", epsilon[0], f"columns of this table are {shown}")
+        if columns:
+            raise OptionError("columns", columns[0], "means the same as --epsilon; give one")
+        for value in epsilon:
+            if value not in table.columns:
+                works = ", ".join(f"{column:g}" for column in table.columns)
+                raise OptionError("epsilon", value, f"is not in this table, which has {works}")
+    chosen: list[Any] | None = list(epsilon) if epsilon else None
+    if columns:
+        by_text = {str(column): column for column in table.columns}
+        chosen = [by_text.get(text, text) for text in columns]
+    known = tuple(row.name for row in table.rows)
+    entries = table.entries(
+        data=_words(data, tuple(table.data)),
+        columns=chosen,
+        rows=_words(rows, known),
+        variants=_words(variant, table.variants),
     )
-    result = training.result()
-    statement = result.statement.to_json()
+    if not entries:
+        raise OptionError("table", table.id, "has no entry that is all of this")
+    return entries
+
+
+def _words(given: list[str] | None, known: tuple[str, ...]) -> list[str] | None:
+    """Options may be repeated, or separated by commas."""
+    if not given:
+        return None
+    return [w for text in given for w in ([text] if text in known else text.split(","))]
+
+
+def _list(table: str | None, root: str | None, as_json: bool) -> None:
+    from reticent.reproduction.listing import describe
+    from reticent.reproduction.tables import load, names
+
+    found = [describe(load(name), root) for name in (names() if table is None else (table,))]
     if as_json:
-        return print_json(
-            {**statement, "accuracy": result.accuracy, "steps": result.steps, "claim": claim}
+        return print_json(found)
+    if table is not None:
+        return _describe(found[0])
+    shown = Shown(Column("table", no_wrap=True), "shows", "entries", "data")
+    for line in found:
+        data = ", ".join(
+            name if here == "here" else f"[dim]{name} ({here})[/]"
+            for name, here in line["data"].items()
         )
-    shown = Table(show_header=False)
-    shown.add_row("variant", f"{variant}: {VARIANTS[variant]}")
-    shown.add_row("accuracy", f"{100 * (result.accuracy or 0):.2f} %")
-    if claim["published_accuracy"] is not None:
-        shown.add_row("published", f"{claim['published_accuracy']:.2f} %")
-    shown.add_row("claimed", f"ε = {epsilon_text(claim['claimed_epsilon'])}: not a guarantee")
-    proved = "none" if statement["epsilon"] is None else f"ε = {epsilon_text(statement['epsilon'])}"
-    shown.add_row("guarantee", proved)
-    shown.add_row("claimed updates", f"cost ε = {epsilon_text(claim['sound_epsilon'])}")
-    shown.add_row("releases", f"{result.steps:,}")
-    shown.add_row("run folder", str(folder))
-    return screen.print(shown)
+        title = f"{line['name']}: {line['title']}"
+        shown.add_row(line["table"], title, str(line["entries"]), data)
+    screen.print(shown)
+    for paper in dict.fromkeys((line["table"].split("/")[0], line["paper"]) for line in found):
+        screen.print(escape(f"{paper[0]}: {paper[1]}"), soft_wrap=True)
+    screen.print("reticent reproduce PAPER/TABLE --data NAME --epsilon E narrows a table down")
+    return None
+
+
+def _describe(line: dict[str, Any]) -> None:
+    shown = Shown(show_header=False)
+    shown.add_row("paper", escape(line["paper"]))
+    shown.add_row("table", escape(f"{line['name']}: {line['title']}"))
+    shown.add_row("rows", escape(", ".join(line["rows"])))
+    shown.add_row(str(line["axis"] or "columns"), ", ".join(map(str, line["columns"])) or "one")
+    shown.add_row("measures", ", ".join(line["measures"]))
+    shown.add_row("variants", ", ".join(line["variants"]))
+    shown.add_row("data", ", ".join(f"{name} ({here})" for name, here in line["data"].items()))
+    for note in line["notes"]:
+        shown.add_row("note", escape(note))
+    screen.print(shown)
+
+
+def _run(
+    table: Table,
+    entries: list[Entry],
+    seeds: int,
+    changes: dict[str, Any],
+    out: Path,
+    workers: int,
+    together: bool,
+    device: str,
+    root: str | None,
+    as_json: bool,
+) -> None:
+    from reticent.reproduction.jobs import job_of
+    from reticent.reproduction.reports import report
+    from reticent.reproduction.running import run_jobs
+
+    present = [entry for entry in entries if entry.missing is None]
+    names = {
+        job_of(table, entry, seed, **changes).key: _label(entry, seed)
+        for entry in present
+        for seed in range(seeds)
+    }
+    jobs = [job_of(table, entry, seed, **changes) for entry in present for seed in range(seeds)]
+    if not as_json:
+        _announce(table, entries, len(set(names)), out)
+    with _told(names, quiet=as_json) as tell:
+        try:
+            outcomes = run_jobs(
+                jobs,
+                out,
+                device=device,
+                root=root,
+                workers=workers,
+                together=together,
+                tell=tell,
+            )
+        except KeyboardInterrupt:
+            errors.print(f"stopped; the same command goes on with what is in {out}")
+            raise
+    found = report(table, entries, outcomes, seeds=range(seeds), changes=changes)
+    _write(table, outcomes, seeds, changes, out, as_json)
+    if as_json:
+        print_json(found)
+    else:
+        _show(found, out)
+    _complain(found, outcomes.values())
+
+
+def _label(entry: Entry, seed: int) -> str:
+    column = "" if entry.column is None else f", {entry.column}"
+    variant = "" if entry.variant == "sound" else f" ({entry.variant})"
+    return f"{entry.row}{variant} on {entry.data}{column}, seed {seed}"
+
+
+def _announce(table: Table, entries: list[Entry], jobs: int, out: Path) -> None:
+    screen.print(f"[bold]{escape(table.paper)}[/], {escape(table.name)}: {escape(table.title)}")
+    screen.print(f"{len(entries)} entries, {jobs} jobs; results in {out}")
+    if any(entry.variant == "published" for entry in entries):
+        screen.print("[bold]entries as published leak their records: no ε[/], whatever was claimed")
+
+
+@contextmanager
+def _told(names: dict[str, str], *, quiet: bool) -> Iterator[Tell]:
+    """Progress for people: jobs done, and how far each one under way is."""
+    if quiet:
+        yield lambda event: None
+        return
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=screen,
+        transient=True,
+    )
+    with bar:
+        every = bar.add_task("jobs", total=len(names))
+        tasks: dict[str, Any] = {}
+
+        def tell(event: Event) -> None:
+            if event.what == "started":
+                tasks[event.key] = bar.add_task(escape(names[event.key]), total=None)
+            elif event.what == "going":
+                bar.update(tasks[event.key], completed=event.done, total=event.total)
+            else:
+                bar.advance(every)
+                if event.key in tasks:
+                    bar.remove_task(tasks.pop(event.key))
+                if event.outcome is not None and event.what == "ended":
+                    bar.console.print(f"{escape(names[event.key])}: {_result(event.outcome)}")
+
+        yield tell
+
+
+def _result(outcome: Any) -> str:
+    if outcome.state == "missing":
+        return "[yellow]data missing[/]"
+    if outcome.state != "done":
+        return f"[red]failed[/]: {escape(outcome.error or '')}"
+    numbers = (
+        f"{name} {value:.4g}"
+        for name, value in outcome.values.items()
+        if isinstance(value, (int, float))
+    )
+    return f"{', '.join(numbers)} in {outcome.seconds:.1f} s"
+
+
+def _write(
+    table: Table,
+    outcomes: dict[str, Any],
+    seeds: int,
+    changes: dict[str, Any],
+    out: Path,
+    as_json: bool,
+) -> None:
+    """The whole table as far as it is known, earlier calls included, as files."""
+    from reticent.reproduction.drawing import draw
+    from reticent.reproduction.jobs import Kept, job_of
+    from reticent.reproduction.reports import report, write_report
+
+    kept = Kept(out)
+    everyone = sorted({*range(seeds), *kept.seeds()})
+    entries = table.entries()
+    known = dict(outcomes)
+    for entry in entries:
+        for seed in everyone:
+            key = job_of(table, entry, seed, **changes).key
+            if key not in known and (found := kept.read(key)) is not None:
+                known[key] = found
+    whole_table = report(table, entries, known, seeds=everyone, changes=changes)
+    write_report(whole_table, out)
+    try:
+        draw(whole_table, out / "table.svg")
+    except OptionError as error:  # no matplotlib
+        if not as_json:
+            screen.print(f"no figure: {escape(error.hint)}")
+
+
+def _show(found: dict[str, Any], out: Path) -> None:
+    from reticent.reproduction.reports import cell_text, epsilon_pair, rows_of
+
+    columns = found["columns"] or [None]
+    for data, title in found["data"].items():
+        entries = [entry for entry in found["entries"] if entry["data"] == data]
+        asked = [c for c in columns if any(e["column"] in (c, None) for e in entries)]
+        for measure in found["measures"] if entries else ():
+            unit = ", %" if measure in found["percent"] else ""
+            heads = ("" if column is None else str(column) for column in asked)
+            shown = Shown(f"{title}: {measure}{unit}", *heads)
+            for label, cells in rows_of(entries):
+                texts = []
+                for column in asked:
+                    entry = cells.get(column, cells.get(None))
+                    pair = "–" if entry is None else epsilon_pair(entry)
+                    text = "–" if entry is None else cell_text(entry, measure)
+                    texts.append(text if pair == "–" else f"{text}\n[dim]ε {pair}[/]")
+                shown.add_row(escape(label), *texts)
+            screen.print(shown)
+    screen.print("ours (published); ε claimed / proved")
+    screen.print(f"table.json, table.md and the figure are in {out}")
+
+
+def _complain(found: dict[str, Any], outcomes: Any) -> None:
+    """Say once what is missing, and end with 1 if anything is."""
+    missing = {outcome.error for outcome in outcomes if outcome.state == "missing"}
+    asked = {entry["data"] for entry in found["entries"]}
+    missing |= {f"{n}: {text}" for n, text in found["missing"].items() if n in asked}
+    for text in sorted(missing):
+        errors.print(f"[yellow]missing:[/] {escape(text)}", soft_wrap=True)
+    failed = sum(outcome.state == "failed" for outcome in outcomes)
+    if failed:
+        errors.print(f"[red]{failed} failed[/]; table.md says why, the same command tries again")
+    if missing or failed:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""What papers published, and the same measured here: see `tables` and `running`."""
