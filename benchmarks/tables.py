@@ -1,6 +1,7 @@
-"""Write `docs/results.md` from `benchmarks/results/*.json`; no number there is typed.
+"""Write `docs/results.md`, `frontier.md` and `reproductions.md`, and the README's accuracies.
 
-With `--check`, fail if the page is not what the results give.
+All come from `benchmarks/results/*.json` and the published tables; no number there is typed. With
+`--check`, fail if one is not what these give. `benchmarks/figures.py` draws the figures.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import Any
 
 import audit_tables
 import defence_tables
+import frontier_tables
+import reproduction_tables
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "results.md"
+ROOT = HERE.parent
+PAGE = ROOT / "docs" / "results.md"
 FROM_OTHERS = {
     "attacks": audit_tables.attacks,
     "canaries": audit_tables.canaries,
@@ -336,8 +340,7 @@ def features(record: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def page() -> str:
-    records = [json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json"))]
+def page(records: list[dict[str, Any]]) -> str:
     lines = [
         "# Results",
         "",
@@ -354,33 +357,37 @@ def page() -> str:
         if record["what"] == "scaling":
             lines += scaling(record)
     lines += profiles([r for r in records if r["what"] == "profile"])
+    kinds = {"selection": selection, "dpsur": dpsur, "importance": importance, "features": features}
+    for what, draw in kinds.items():
+        for record in records:
+            lines += draw(record) if record["what"] == what else []
     for record in records:
-        if record["what"] == "selection":
-            lines += selection(record)
-    for record in records:
-        if record["what"] == "dpsur":
-            lines += dpsur(record)
-    for record in records:
-        if record["what"] == "importance":
-            lines += importance(record)
-    for record in records:
-        if record["what"] == "features":
-            lines += features(record)
-    for record in records:
-        draw = FROM_OTHERS.get(record["what"])
-        lines += [] if draw is None else draw(record, machine(record))
+        other = FROM_OTHERS.get(record["what"])
+        lines += [] if other is None else other(record, machine(record))
     for record in records:
         if record["what"] == "recipes":
             lines += recipes(record)
     return "\n".join(lines)
 
 
+def pages() -> dict[Path, str]:
+    """Everything that is generated, by file."""
+    records = [json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json"))]
+    readme = ROOT / "README.md"
+    return {
+        PAGE: page(records),
+        PAGE.with_name("frontier.md"): frontier_tables.page(records, machine),
+        PAGE.with_name("reproductions.md"): reproduction_tables.page(records),
+        readme: frontier_tables.with_part(readme.read_text(), records),
+    }
+
+
 def main() -> None:
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text() != page():
-            raise SystemExit("docs/results.md is not up to date: run python benchmarks/tables.py")
-        return
-    PAGE.write_text(page())
+    for path, text in pages().items():
+        if "--check" not in sys.argv[1:]:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            raise SystemExit(f"{path.name} is not up to date: run python benchmarks/tables.py")
 
 
 if __name__ == "__main__":

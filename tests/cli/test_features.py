@@ -38,7 +38,7 @@ def test_a_stopped_run_on_features_goes_on(tmp_path: Path, monkeypatch: pytest.M
     options = ("--features", "scattering", "--checkpoint-every", 0, "--quiet")
     call(*SMALL, *options, "--out", tmp_path / "whole")
     finish = Training.finish
-    monkeypatch.setattr(Training, "finish", lambda training: (next(iter(training)), 1 / 0))
+    monkeypatch.setattr(Training, "finish", lambda training, *some: (next(iter(training)), 1 / 0))
     result = runner.invoke(
         app, [str(word) for word in (*SMALL, *options, "--out", tmp_path / "half")]
     )
@@ -92,9 +92,12 @@ def test_recipes_know_about_features() -> None:
 
 
 def test_list_and_show() -> None:
-    card, other = json.loads(call("features", "list", "--json"))
-    assert other["name"] == "word-vectors"
-    assert other == json.loads(call("features", "show", "word-vectors", "--json"))
+    cards = json.loads(call("features", "list", "--json"))
+    kinds = ["scattering", "random-images", "word-vectors", "word-clusters"]
+    assert [one["name"] for one in cards] == kinds
+    for one in cards:
+        assert one == json.loads(call("features", "show", one["name"], "--json"))
+    card = cards[0]
     assert card == json.loads(call("features", "show", "scattering", "--json"))
     assert [option["name"] for option in card["options"]] == ["scales", "angles", "order"]
     assert "scattering" in call("features", "list")

@@ -202,7 +202,7 @@ def test_a_kind_of_features_may_need_extras(
         features.describe("scattering"), name="sums", build=sums, options=(), extras=("vectors",)
     )
     monkeypatch.setitem(catalog._CARDS, "sums", card)
-    assert features.names() == ("scattering", "word-vectors", "sums")
+    assert features.names()[-1] == "sums"
     with pytest.raises(OptionError, match="features = 'sums': needs the data's vectors"):
         features.apply(splits, "sums")
     one, other = (replace(splits, extras={"vectors": torch.full((2, 64), v)}) for v in (1.0, 2.0))

@@ -12,11 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from reticent import data, features
+from reticent.cli import pretraining
 from reticent.cli.output import AsJson, errors, print_json, screen
 from reticent.errors import OptionError
 from reticent.training.train import pick_device
 
 app = typer.Typer(help="List the fixed features, show one kind, or compute them ahead.")
+app.command("pretrain")(pretraining.pretrain)
 
 Name = Annotated[str, typer.Argument(help="The features' name; see `list`.")]
 
@@ -48,6 +50,9 @@ def show(name: Name, as_json: AsJson = False) -> None:
     screen.print(f"paper: {card.paper}")
     screen.print(f"output: {card.output}")
     screen.print(f"privacy: {card.privacy}")
+    if told := card.learned():
+        values = (f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in told.items())
+        screen.print(f"learned: {', '.join(values)}")
     table = Table("option", "default", "meaning")
     for option in card.options:
         table.add_row(option.name, str(option.default), option.help)

@@ -11,6 +11,7 @@ as the means and variances of `standardise`, is a release and is paid for.
 
 from reticent.features.applying import apply, locate
 from reticent.features.catalog import FeatureCard, FeatureOption, describe, names
+from reticent.features.random_images import RandomImages
 from reticent.features.scattering import Scattering
 from reticent.features.standardising import (
     ChannelStatistics,
@@ -18,14 +19,17 @@ from reticent.features.standardising import (
     channel_statistics,
     standardise,
 )
+from reticent.features.word_clusters import WordClusters
 from reticent.features.word_vectors import WordVectors
 
 __all__ = [
     "ChannelStatistics",
     "FeatureCard",
     "FeatureOption",
+    "RandomImages",
     "Reach",
     "Scattering",
+    "WordClusters",
     "WordVectors",
     "apply",
     "channel_statistics",

@@ -61,8 +61,12 @@ def apply(
     notes = [_note(name, chosen, card.privacy)]
     paths = locate(splits, name, options, root=root) if keep else None
     features: list[Tensor] = []
+    built: dict[tuple[int, ...], nn.Module] = {}  # one for both splits: some take minutes to learn
     for split, (inputs, _) in (("train", splits.train), ("test", splits.test)):
-        transform = build(name, tuple(inputs.shape[1:]), chosen, splits.extras).to(device)
+        one = tuple(inputs.shape[1:])
+        if one not in built:
+            built[one] = build(name, one, chosen, splits.extras).to(device)
+        transform = built[one]
         shape = (len(inputs), *transform(inputs[:0].to(device)).shape[1:])
         found = None
         if paths is not None:
@@ -99,7 +103,8 @@ def locate(
     The names tell the kind of features and nothing of the records.
     """
     card = describe(name)
-    stated = [cache.FORMAT, name, card.version, card.complete(options or {})]
+    chosen = card.complete(options or {})
+    stated = [cache.FORMAT, name, card.version, chosen, card.made_with(chosen)]
     text = json.dumps(stated, sort_keys=True, default=repr)
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     folder = data_home(root) / FOLDER

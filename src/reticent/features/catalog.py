@@ -10,8 +10,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from reticent.errors import OptionError, one_of
+from reticent.features.image_network import weights_digest, weights_origin
+from reticent.features.random_images import RandomImages
 from reticent.features.scattering import Scattering
 from reticent.features.standardising import Reach
+from reticent.features.whitening import PROCESSES
+from reticent.features.word_clusters import WordClusters
 from reticent.features.word_vectors import POOLINGS, WordVectors
 
 Builder = Callable[..., nn.Module]
@@ -49,6 +53,8 @@ class FeatureCard:
         extras: which of `Splits.extras` the builder is given.
         reach: the public bounds that `standardise` is given where none are stated.
         version: raised when the same options come to mean other numbers; old files are then left.
+        made_with: a fingerprint of files that the options name.
+        learned: how what comes with the library was learned, as its file tells.
     """
 
     name: str
@@ -62,12 +68,15 @@ class FeatureCard:
     extras: tuple[str, ...] = ()
     reach: ReachOf = lambda shape: Reach()
     version: int = 1
+    made_with: Callable[[Mapping[str, Any]], str] = lambda options: ""
+    learned: Callable[[], Mapping[str, Any]] = dict
 
     def to_json(self) -> dict[str, Any]:
         """The card as JSON-ready data."""
-        hidden = ("build", "reach", "version")
+        hidden = ("build", "reach", "version", "made_with")
         card = {key: value for key, value in vars(self).items() if key not in hidden}
-        return {**card, "options": [asdict(option) for option in self.options]}
+        options = [asdict(option) for option in self.options]
+        return {**card, "options": options, "learned": dict(self.learned())}
 
     def complete(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options with their defaults filled in; others are refused."""
@@ -82,13 +91,31 @@ class FeatureCard:
         return chosen
 
 
-def _scattering(shape: tuple[int, ...], *, scales: int, angles: int, order: int) -> nn.Module:
+def _check_images(name: str, shape: tuple[int, ...]) -> None:
     if len(shape) != 3:
         raise OptionError(
             "features",
-            "scattering",
+            name,
             f"takes images of (channels, height, width); these inputs have shape {shape}",
         )
+
+
+def _check_texts(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 1:
+        raise OptionError(
+            "features",
+            name,
+            f"takes texts as rows of tokens, (length,); these inputs have shape {shape}",
+        )
+
+
+def _random_images(shape: tuple[int, ...], **options: Any) -> nn.Module:
+    _check_images("random-images", shape)
+    return RandomImages((shape[0], shape[1], shape[2]), **options)
+
+
+def _scattering(shape: tuple[int, ...], *, scales: int, angles: int, order: int) -> nn.Module:
+    _check_images("scattering", shape)
     return Scattering((shape[1], shape[2]), scales=scales, angles=angles, order=order)
 
 
@@ -99,13 +126,17 @@ def _scattering_reach(shape: tuple[int, ...]) -> Reach:
 
 
 def _word_vectors(shape: tuple[int, ...], *, vectors: Tensor, pooling: str) -> nn.Module:
-    if len(shape) != 1:
-        raise OptionError(
-            "features",
-            "word-vectors",
-            f"takes texts as rows of tokens, (length,); these inputs have shape {shape}",
-        )
+    _check_texts("word-vectors", shape)
     return WordVectors(vectors, pooling=pooling)
+
+
+def _word_clusters(shape: tuple[int, ...], *, vectors: Tensor, **options: Any) -> nn.Module:
+    _check_texts("word-clusters", shape)
+    return WordClusters(vectors, **options)
+
+
+def _unit_reach(shape: tuple[int, ...]) -> Reach:
+    return Reach(bound=1.0, clip=1.0)  # every record has length 1
 
 
 def _word_vectors_reach(shape: tuple[int, ...]) -> Reach:
@@ -137,6 +168,36 @@ _CARDS = {
             reach=_scattering_reach,
         ),
         FeatureCard(
+            name="random-images",
+            paper="after DP-RandP, Tang et al. 2023, and Baradad et al. 2021",
+            summary=(
+                "maps of a network that learned from random processes alone, pooled, whitened by "
+                "images of random processes, of unit length"
+            ),
+            inputs="images",
+            output="d numbers: 7,168 for 3x4+2x4+1x4 (256, 128 and 64 channels at 16 places)",
+            privacy=(
+                "a fixed map of each record on its own; network and whitening were learned from "
+                "images drawn from random processes, from no record: nothing is charged"
+            ),
+            build=_random_images,
+            options=(
+                FeatureOption(
+                    "parts",
+                    "3x4+2x4+1x4",
+                    "GxS: group G's maps at SxS places; or scattering; joined by +",
+                ),
+                FeatureOption("mirror", True, "average with the mirror image's"),
+                FeatureOption("process", "mixed", f"what whitens: one of {', '.join(PROCESSES)}"),
+                FeatureOption("ridge", 1.0, "mean variances added before whitening"),
+                FeatureOption("images", 16_384, "images drawn for whitening"),
+                FeatureOption("weights", "", "a file from `reticent features pretrain`"),
+            ),
+            reach=_unit_reach,
+            made_with=lambda options: weights_digest(options["weights"]),
+            learned=weights_origin,
+        ),
+        FeatureCard(
             name="word-vectors",
             paper="Joulin et al. 2017; Shen et al. 2018; vectors: GloVe, Pennington et al. 2014",
             summary="mean and maximum of the words' frozen public vectors",
@@ -150,6 +211,25 @@ _CARDS = {
             options=(FeatureOption("pooling", "both", f"one of {', '.join(POOLINGS)}"),),
             extras=("vectors",),
             reach=_word_vectors_reach,
+        ),
+        FeatureCard(
+            name="word-clusters",
+            paper="none; vectors: GloVe, Pennington et al. 2014",
+            summary="mean of the words' whitened public vectors and of memberships in clusters",
+            inputs="texts, with word vectors",
+            output="W + K for W-dimensional vectors and K clusters; 4,100 by default",
+            privacy=(
+                "a fixed map of each record on its own; clusters are of the vocabulary's public "
+                "vectors, none was learned from the records: nothing is charged"
+            ),
+            build=_word_clusters,
+            options=(
+                FeatureOption("clusters", 4000, "of the vocabulary's vectors; 0 for none"),
+                FeatureOption("sharpness", 1.5, "how much a word belongs to its nearest alone"),
+                FeatureOption("seed", 0, "public seed of the clusters"),
+            ),
+            extras=("vectors",),
+            reach=_unit_reach,
         ),
     )
 }

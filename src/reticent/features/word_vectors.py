@@ -42,13 +42,7 @@ class WordVectors(nn.Module):
     def __init__(self, vectors: Tensor, *, pooling: str = "both", padding: int = PADDING) -> None:
         super().__init__()
         self.pooling = one_of("pooling", pooling, POOLINGS)
-        table = torch.as_tensor(vectors).detach().to(torch.float32).clone()
-        if table.dim() != 2 or 0 in table.shape or not bool(table.isfinite().all()):
-            raise OptionError(
-                "vectors",
-                tuple(table.shape),
-                "must be a table of finite numbers, one row for each token",
-            )
+        table = checked_table(vectors)
         self.padding = whole("padding", padding, least=0)
         self.register_buffer("table", table, persistent=False)
 
@@ -60,7 +54,7 @@ class WordVectors(nn.Module):
     @torch.no_grad()
     def forward(self, tokens: Tensor) -> Tensor:
         """Pool a batch, a few texts at a time, whose number matters to nothing."""
-        self._check(tokens)
+        check_tokens(tokens, len(self.table))
         result = self.table.new_empty((len(tokens), self.width))
         size = tokens.shape[1] * self.table.shape[1] * self.table.element_size()
         piece = max(1, _WORKING_SET.get(self.table.device.type, 1 << 28) // size)
@@ -81,16 +75,29 @@ class WordVectors(nn.Module):
             pooled.append(largest.masked_fill_(absent.all(1), 0))
         return torch.cat(pooled, 1)
 
-    def _check(self, tokens: Tensor) -> None:
-        if tokens.dim() != 2 or tokens.shape[1] == 0:
-            raise DataError(
-                f"tokens have shape {tuple(tokens.shape)}: texts are [n, length], length at least 1"
-            )
-        if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
-            raise DataError(f"tokens are {tokens.dtype}: they must be whole numbers, such as int64")
-        rows = len(self.table)
-        unknown = tokens[(tokens < 0) | (tokens >= rows)]
-        if len(unknown):
-            raise DataError(
-                f"token {int(unknown[0])} has no word vector: the table has rows 0 to {rows - 1}"
-            )
+
+def checked_table(vectors: Tensor) -> Tensor:
+    """A copy of the vectors in float32, or what is wrong with them."""
+    table = torch.as_tensor(vectors).detach().to(torch.float32).clone()
+    if table.dim() != 2 or 0 in table.shape or not bool(table.isfinite().all()):
+        raise OptionError(
+            "vectors",
+            tuple(table.shape),
+            "must be a table of finite numbers, one row for each token",
+        )
+    return table
+
+
+def check_tokens(tokens: Tensor, rows: int) -> None:
+    """Refuse what is no batch of texts in the words of a table of `rows`."""
+    if tokens.dim() != 2 or tokens.shape[1] == 0:
+        raise DataError(
+            f"tokens have shape {tuple(tokens.shape)}: texts are [n, length], length at least 1"
+        )
+    if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
+        raise DataError(f"tokens are {tokens.dtype}: they must be whole numbers, such as int64")
+    unknown = tokens[(tokens < 0) | (tokens >= rows)]
+    if len(unknown):
+        raise DataError(
+            f"token {int(unknown[0])} has no word vector: the table has rows 0 to {rows - 1}"
+        )

@@ -37,6 +37,8 @@ def linear(*, classes: int, input_shape: Shape) -> nn.Module:
         classes=10,
         options=(
             Option("groups", 0, "groups of the first dimension to normalise over; 0 for none"),
+            Option("bias", True, "whether there is one"),
+            Option("zero", False, "start from zeros, not at random"),
         ),
         notes=(
             "The normalisation is computed within each example and learns nothing, "
@@ -44,13 +46,18 @@ def linear(*, classes: int, input_shape: Shape) -> nn.Module:
         ),
     )
 )
-def linear_head(*, classes: int, input_shape: Shape, groups: int) -> nn.Module:
+def linear_head(
+    *, classes: int, input_shape: Shape, groups: int, bias: bool = True, zero: bool = False
+) -> nn.Module:
     """One linear layer on frozen features of any shape, normalised in groups if asked."""
-    return nn.Sequential(
-        *group_norm(input_shape, groups),
-        nn.Flatten(),
-        nn.Linear(math.prod(input_shape), classes),
-    )
+    for name, value in (("bias", bias), ("zero", zero)):
+        if not isinstance(value, bool):
+            raise OptionError(name, value, "must be true or false")
+    layer = nn.Linear(math.prod(input_shape), classes, bias=bias)
+    if zero:
+        for parameter in layer.parameters():
+            nn.init.zeros_(parameter)
+    return nn.Sequential(*group_norm(input_shape, groups), nn.Flatten(), layer)
 
 
 def group_norm(input_shape: Shape, groups: int) -> list[nn.Module]:
