@@ -1,6 +1,6 @@
 """Figures as SVG or PNG files, the same bytes each time.
 
-Needs matplotlib, which nothing else does; it is imported when a figure is drawn.
+matplotlib takes a while to import: it is imported when a figure is drawn.
 """
 
 from __future__ import annotations
@@ -54,25 +54,44 @@ def save_figure(
         mode: Who may read the file.
     """
     path = check_plot(path)
-    matplotlib = _matplotlib(path)
+    write_atomically(path, render_figure(draw, size=size, suffix=path.suffix.lower()), mode=mode)
+
+
+def render_figure(
+    draw: Callable[[Any], None],
+    *,
+    size: tuple[float, float],
+    suffix: str = ".svg",
+    style: dict[str, Any] | None = None,
+) -> bytes:
+    """A figure of this size in inches as the bytes of a file.
+
+    Args:
+        draw: Called with the empty `matplotlib.figure.Figure`.
+        size: Width and height in inches.
+        suffix: .svg or .png.
+        style: matplotlib's settings, on top of those that all figures share.
+    """
+    matplotlib = _matplotlib()
     drawn = io.BytesIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever the user's own settings are
-        matplotlib.rcParams.update(_STYLE)
+        matplotlib.rcParams.update({**_STYLE, **(style or {})})
         from matplotlib.figure import Figure
 
-        suffix = path.suffix.lower()
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
         figure.savefig(drawn, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
-    write_atomically(path, drawn.getvalue(), mode=mode)
+    return drawn.getvalue()
 
 
-def _matplotlib(path: Path) -> Any:
+def _matplotlib(path: Path | None = None) -> Any:
     try:
         import matplotlib
     except ImportError:
         raise OptionError(
-            "plot", str(path), "needs matplotlib: pip install reticent[plots]"
+            "plot",
+            None if path is None else str(path),
+            "needs matplotlib: pip install reticent[plots]",
         ) from None
     return matplotlib

@@ -5,7 +5,7 @@ Held-out records are not protected by ε: they are taken as public, or at least 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +51,51 @@ def evaluate(
         model.train(was_training)
     metrics = {"loss": loss_sum / records.n}
     return {"accuracy": right / records.n, **metrics} if classified else metrics
+
+
+def class_counts(
+    model: nn.Module,
+    data: Any,
+    classes: Sequence[str] = (),
+    *,
+    device: torch.device | str = "cpu",
+) -> dict[str, Any] | None:
+    """How often records of each class were given each class, in all records of `data`.
+
+    The counts are exact: whoever sees them learns about these records, most about rare classes.
+
+    >>> data = (torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 1.0]]), torch.tensor([0, 1, 1]))
+    >>> class_counts(nn.Identity(), data, ["no", "yes"])
+    {'classes': ['no', 'yes'], 'confusion': [[1, 0], [1, 1]]}
+
+    Args:
+        model: Gives scores [n, classes].
+        data: Held-out records, as for `evaluate`.
+        classes: Their names, in the order of the labels; numbers where they do not fit.
+        device: Where the model is.
+
+    Returns:
+        Names and counts, rows by true class; None where the outputs are no class scores.
+    """
+    records: Records = as_records(data, device)
+    was_training = model.training
+    model.eval()
+    counts, size = torch.zeros(0, dtype=torch.long), 0
+    try:
+        with torch.no_grad():
+            for indices in torch.arange(records.n).split(CHUNK):
+                inputs, targets = records.fetch(indices)
+                outputs = call(model, inputs)
+                if not _are_class_scores(outputs, targets):
+                    return None
+                if not size:
+                    size = outputs.shape[1]
+                    counts = torch.zeros(size * size, dtype=torch.long, device=outputs.device)
+                counts += torch.bincount(targets * size + outputs.argmax(1), minlength=size * size)
+    finally:
+        model.train(was_training)
+    names = list(classes) if len(classes) == size else [str(k) for k in range(size)]
+    return {"classes": names, "confusion": counts.view(size, size).tolist()}
 
 
 def _are_class_scores(outputs: Any, targets: Any) -> bool:

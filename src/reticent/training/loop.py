@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from reticent.coins import Coins
 from reticent.errors import CheckpointError, ModelError, OptionError
@@ -92,6 +93,7 @@ class Training:
         self._started = time.monotonic()
         self._saved_at = -float("inf")
         self._stages = () if method.adaptive else method.stages(run.n, steps)
+        self.held_out: Callable[[nn.Module], dict[str, Any] | None] | None = None
         self._result: Result | None = None
         self._failed = False
         self._stopping = False
@@ -209,6 +211,7 @@ class Training:
             piece_memory_bytes=self.piece_memory_bytes,
             released=self.method.released(state.public),
             conduct=self.run.conduct.to_json(counted=not self.method.timing_is_private),
+            held_out=None if self.held_out is None else self.held_out(self.run.model),
         )
         if self._folder is not None:
             self._result.save(self._folder)

@@ -54,6 +54,7 @@ class Result:
     piece_memory_bytes: int | None = None
     released: dict[str, Any] = field(default_factory=dict)
     conduct: dict[str, Any] = field(default_factory=dict)
+    held_out: dict[str, Any] | None = None
     versions: dict[str, str] = field(default_factory=versions)
 
     @property
@@ -94,6 +95,8 @@ class Result:
                 {key: value if math.isfinite(value) else None for key, value in line.items()}
                 for line in self.metrics
             ],
+            # of held-out records, which ε does not cover
+            **({} if self.held_out is None else {"held_out": self.held_out}),
             # null where the running time is private
             "seconds": None if self.seconds is None else round(self.seconds),
             "microbatch": self.microbatch,

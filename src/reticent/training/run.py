@@ -24,6 +24,7 @@ from reticent.errors import DataError
 from reticent.gradients import Clipping, Flat
 from reticent.privacy import Charge, Ledger, Sensitive, noisy, noisy_min
 from reticent.training.conduct import Conduct
+from reticent.training.norms_seen import NormsSeen
 from reticent.training.state import State
 from reticent.training.unclipped import Unclipped
 
@@ -115,6 +116,7 @@ class Run(Unclipped):
         self.private: dict[str, torch.Tensor] = {}
         # what a method saw on its way, for the eyes of whoever holds the records; None: not kept
         self.diagnostics: list[dict[str, float]] | None = None
+        self.norms_seen: NormsSeen | None = None
         self._drawn: set[tuple[str, int]] = set()
         self._ahead = DrawsAhead(
             device,
@@ -195,7 +197,8 @@ class Run(Unclipped):
         """The sum of each draw, from as few passes as one draw takes: for small models."""
         sizes = [len(draw) for draw in draws]
         if self.replays or not sum(sizes) or sum(sizes) > 1.25 * self.microbatch * len(draws):
-            return [self._clipped_sum(draw, clipping, later) for later, draw in enumerate(draws)]
+            each = enumerate(draws)
+            return [self._seen(self._clipped_sum(d, clipping, k), clipping) for k, d in each]
         drawn, mask = self._padded(torch.cat(draws))
         sizes += [] if mask is None else [len(drawn) - sum(sizes)]  # a sum that nobody asks for
         inputs, targets = self.records.fetch(drawn)
@@ -204,9 +207,19 @@ class Run(Unclipped):
                 self.model, self.loss_fn, inputs, targets, clipping, sizes, path=self.path
             )
         return [
-            RecordSum(s.flat().double(), s.sensitivity, s.norms, s.losses, s.nonfinite)
+            self._seen(
+                RecordSum(s.flat().double(), s.sensitivity, s.norms, s.losses, s.nonfinite),
+                clipping,
+            )
             for s in sums[: len(draws)]
         ]
+
+    def _seen(self, found: RecordSum, clipping: Clipping, least: Any = None) -> RecordSum:
+        """Count the norms behind a sum, if whoever started the run asked for that."""
+        if self.norms_seen is not None:
+            norms = found.norms if least is None else found.norms[found.norms >= least]
+            self.norms_seen.add(norms, clipping.sensitivity)
+        return found
 
     def _padded(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """On a device, indices up to a rounder number of them, and which of them count.
@@ -264,7 +277,7 @@ class Run(Unclipped):
         Dropout draws from coins of `stream`: a second sum in one trial takes another. Records whose
         norm does not reach their number in `least` are left out of the sum.
         """
-        return self._clipped_sum(indices, clipping, 0, stream, least)
+        return self._seen(self._clipped_sum(indices, clipping, 0, stream, least), clipping, least)
 
     def norms(self, stream: str) -> torch.Tensor:
         """The gradient norms [n] of all records. Private."""

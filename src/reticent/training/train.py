@@ -24,6 +24,7 @@ from reticent.training.checkpoint import CHECKPOINT, read_checkpoint
 from reticent.training.evaluation import Evaluation
 from reticent.training.loop import Release, Training
 from reticent.training.memory import Piece, choose_microbatch
+from reticent.training.norms_seen import NormsSeen
 from reticent.training.optimizers import OptimizerFactory, build_optimizer
 from reticent.training.parameters import FlatParameters
 from reticent.training.planning import plan
@@ -83,6 +84,7 @@ def run(
     overwrite: bool = False,
     checkpoint_every: float = 60.0,
     private_diagnostics: bool = False,
+    held_out: Callable[[nn.Module], dict[str, Any] | None] | None = None,
     config: dict[str, Any] | None = None,
 ) -> Training:
     """Prepare a training and hand it over, for people who own their loop.
@@ -123,8 +125,11 @@ def run(
         overwrite: Replace the run in the folder, once all options have been found good.
         checkpoint_every: Seconds between checkpoints; 0 saves before every release.
         private_diagnostics: Keep what the method saw on its way, such as the number of trials, in
-            `training.run.diagnostics`. Nothing of it is covered by ε: it must not leave whoever
-            holds the records, and it is never written to `run.json`.
+            `training.run.diagnostics`, and gradient norms in `training.run.norms_seen`. Nothing of
+            it is covered by ε: it must not leave whoever holds the records, and it is never written
+            to `run.json`.
+        held_out: Called on the final model; what it returns is kept in `run.json`, such as
+            `class_counts` of held-out records.
         config: Public facts to be kept in `run.json`.
     """
     chosen = pick_device(device)
@@ -180,8 +185,9 @@ def run(
     except BaseException:
         model.train(mode)
         raise
+    training.held_out = held_out
     if private_diagnostics:
-        training.run.diagnostics = []
+        training.run.diagnostics, training.run.norms_seen = [], NormsSeen()
     if saved is not None:
         training.resume(saved)
         _check_continued(ledger, training.run.ledger)
