@@ -2,6 +2,7 @@
 
 from reticent.data.catalog import CATALOG, Entry, lookup, names
 from reticent.data.datasets import Location, Splits, get, load, locate
+from reticent.data.own import OwnSplits, from_columns, from_file
 from reticent.data.records import DatasetRecords, HostRecords, Records, TensorRecords, as_records
 from reticent.data.sampling import poisson_draw
 
@@ -11,10 +12,13 @@ __all__ = [
     "Entry",
     "HostRecords",
     "Location",
+    "OwnSplits",
     "Records",
     "Splits",
     "TensorRecords",
     "as_records",
+    "from_columns",
+    "from_file",
     "get",
     "load",
     "locate",

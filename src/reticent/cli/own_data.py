@@ -1,0 +1,145 @@
+"""`reticent train --data FILE`: from flags to records of one's own, and what the user is shown."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from reticent.cli.output import errors, screen
+from reticent.data.own import OwnSplits, class_list, from_file, is_own
+from reticent.data.own.starting import noise_floor, start
+from reticent.data.records import fingerprint
+from reticent.errors import OptionError
+
+FLAGS = (
+    "target",
+    "test",
+    "test_share",
+    "split_seed",
+    "classes",
+    "columns",
+    "bounds",
+    "side",
+    "grey",
+)
+
+# what `resolve` has read and `prepare` is about to ask for, so that files are read once
+_waiting: dict[str, OwnSplits] = {}
+
+
+def data_options(flags: dict[str, Any]) -> dict[str, Any] | None:
+    """The flags about one's own data as one table; None where there are none."""
+    given = {name: flags[name] for name in FLAGS if flags.get(name) is not None}
+    return given or None
+
+
+def own_settings(data: str, stated: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
+    """Where to start on this file, with what `recipe` says of the method.
+
+    Reads the file: settings depend on how many records and columns there are, which is public.
+    """
+    options = completed(data, stated.get("data_options", {}))
+    path = str(Path(data).expanduser().absolute())
+    splits = _read(path, options)
+    epsilon, delta = stated.get("epsilon", 3.0), stated.get("delta", 1e-5)
+    # what cannot be an ε is refused later, by name
+    usable = isinstance(epsilon, (int, float)) and math.isfinite(epsilon) and epsilon > 0
+    count = stated.get("n") or len(splits.train[0])
+    safe_delta = delta if isinstance(delta, float) and 0 < delta < 1 else 1e-5
+    settings = start(splits, epsilon if usable else 3.0, safe_delta, count)
+    for name, table in (("model", "model_options"), ("features", "feature_options")):
+        if stated.get(name, settings.get(name)) != settings.get(name):
+            settings.pop(table, None)  # they belong to the recipe's
+    if stated.get("standardise") is False:
+        settings.pop("standardise_noise", None)
+    told = _too_noisy(splits, {**settings, **stated}, count)
+    _waiting.clear()
+    _waiting[_key(path, options)] = replace(splits, warnings=(*splits.warnings, *told))
+    return {**settings, **recipe, "data": path, "data_options": options}
+
+
+def _too_noisy(splits: OwnSplits, settings: dict[str, Any], n: int) -> list[str]:
+    """A warning where private statistics cannot tell what is in the columns, from public numbers.
+
+    Values of one column are seldom spread over more than a decade.
+    """
+    noise = settings.get("standardise_noise")
+    if not splits.private_columns or not settings.get("standardise") or not noise:
+        return []
+    floor = noise_floor(splits, noise, n)
+    if floor < 0.6:
+        return []
+    return [
+        f"with {n:,} records, the means and variances of {len(splits.private_columns)} column(s) "
+        f"without bounds are mostly noise (below {floor:.1f} powers of ten): state their public "
+        "bounds with --bounds"
+    ]
+
+
+def completed(data: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with paths and lists that mean the same from anywhere."""
+    given = dict(options)
+    if not is_own(data):
+        for name, value in given.items():
+            raise OptionError(name, value, f"means nothing for the data set {data}; leave it out")
+        return given
+    if isinstance(given.get("test"), str):
+        given["test"] = str(Path(given["test"]).expanduser().absolute())
+    if given.get("classes") is not None:
+        given["classes"] = list(class_list(given["classes"]))
+    return given
+
+
+def load_own(data: str, options: dict[str, Any], *, fresh: bool) -> OwnSplits:
+    """The records that the settings name; those just read for them unless `fresh`."""
+    held = _waiting.pop(_key(data, options), None)
+    return _read(data, options) if held is None or fresh else held
+
+
+def show(data: str, options: dict[str, Any]) -> None:
+    """Say on the screen what becomes of each column, before anything is spent."""
+    splits = _waiting.get(_key(data, options))
+    if splits is None:
+        return
+    table = Table("column", "kind", "how it becomes numbers", "cost")
+    for line in splits.lines:
+        table.add_row(escape(line.column), line.kind, line.how, line.cost)
+    screen.print(table)
+    screen.print(
+        f"{splits.info.n_train:,} training and {splits.info.n_test:,} test records, "
+        f"{splits.info.n_classes} classes"
+    )
+
+
+def warn(data: str, options: dict[str, Any]) -> None:
+    """Say what the user should know, beside the output."""
+    splits = _waiting.get(_key(data, options))
+    for text in () if splits is None else splits.warnings:
+        errors.print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=True)
+
+
+def identity(splits: OwnSplits) -> str:
+    """A hash of every value that was read; as private as the records."""
+    tensors = (*splits.train, *splits.test)
+    return f"{fingerprint(tensors)} {'|'.join(splits.info.classes)}"
+
+
+def shown_name(data: str) -> str:
+    """A short name, for folders and headings."""
+    return (Path(data).stem or "data") if is_own(data) else data
+
+
+def _read(data: str, options: dict[str, Any]) -> OwnSplits:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # `warn` says it
+        return from_file(data, **options)
+
+
+def _key(data: str, options: dict[str, Any]) -> str:
+    return repr((data, sorted(options.items())))

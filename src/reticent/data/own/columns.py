@@ -1,0 +1,224 @@
+"""What each column of a table is, and how it becomes numbers.
+
+Kinds and bounds that are stated are public. A kind that is inferred comes from a look at the
+records, which no ledger charges: it is noted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reticent.data.own.tables import Table
+from reticent.errors import DataError, OptionError, finite, one_of, whole
+
+KINDS = ("numeric", "category", "text", "ignore")
+CATEGORY_BUCKETS = 64
+TEXT_BUCKETS = 4096
+LOG_REACH = 6
+"""Without bounds, numbers count up to ±10^6: a public guess."""
+_MISSING = frozenset(("", "na", "n/a", "null", "none", "?"))
+_MOST_CATEGORIES = 1000
+_WORDS_OF_TEXT = 3.0  # more on average: text
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        name: as in the header.
+        kind: one of `KINDS`.
+        bounds: public bounds of numbers.
+        values: the public list of categories.
+        buckets: how many buckets categories or words are hashed into, where there is no list.
+        inferred: whether the kind was found by looking at the records.
+    """
+
+    name: str
+    kind: str
+    bounds: tuple[float, float] | None = None
+    values: tuple[str, ...] = ()
+    buckets: int = 0
+    inferred: bool = False
+
+    @property
+    def width(self) -> int:
+        """How many numbers it becomes; public."""
+        if self.kind == "numeric":
+            return 2
+        if self.kind == "category":
+            return (len(self.values) or self.buckets) + 1
+        return self.buckets if self.kind == "text" else 0
+
+    @property
+    def private(self) -> bool:
+        """Whether its numbers have no public scale."""
+        return self.kind == "numeric" and self.bounds is None
+
+    @property
+    def how(self) -> str:
+        """How it becomes numbers, in words."""
+        if self.kind == "numeric" and self.bounds is not None:
+            return f"{self.bounds[0]:g}..{self.bounds[1]:g} to [-1, 1], 1 if missing"
+        if self.kind == "numeric":
+            return f"log scale, ±1e{LOG_REACH} to [-1, 1], then mean and variance; 1 if missing"
+        if self.kind == "category" and self.values:
+            return f"one of {len(self.values)} stated values, or another or none"
+        if self.kind == "category":
+            return f"hashed into {self.buckets} buckets, or missing"
+        if self.kind == "text":
+            return f"words and pairs of words, hashed into {self.buckets} signed counts, length 1"
+        return "left out"
+
+    @property
+    def cost(self) -> str:
+        """What that costs, in words."""
+        return "mean and variance are charged" if self.private else "free"
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell of a numeric or category column holds nothing."""
+    return cell is None or (isinstance(cell, str) and cell.strip().lower() in _MISSING)
+
+
+def to_number(cell: Any) -> float | None:
+    """The number in a cell, or None where there is none."""
+    if isinstance(cell, (int, float)):
+        try:
+            return float(cell)
+        except OverflowError:
+            return math.inf
+    if not isinstance(cell, str) or "_" in cell:
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def plan_columns(table: Table, stated: Sequence[str], bounds: Sequence[str]) -> tuple[Column, ...]:
+    """What every column is: as stated, or else as it looks."""
+    names = list(table.columns)
+    if not names:
+        raise DataError(f"{table.origin}: there is no column besides the target")
+    wanted = _parse_columns(stated, names)
+    limits, everywhere = _parse_bounds(bounds, names)
+    planned = []
+    for name in names:
+        column = wanted.get(name) or wanted.get("*")
+        if column is not None:
+            column = replace(column, name=name)
+        elif name in limits:
+            column = Column(name, "numeric")  # bounds say as much
+        else:
+            column = _inferred(table, name)
+        given = limits.get(name, everywhere if column.bounds is None else None)
+        if name in limits and (column.kind != "numeric" or column.bounds is not None):
+            raise OptionError(
+                "bounds", f"{name}=...", f"column {name!r} is {column.kind} with its own options"
+            )
+        if given is not None and column.kind == "numeric":
+            column = replace(column, bounds=given)
+        planned.append(column)
+    if all(column.kind == "ignore" for column in planned):
+        raise DataError(f"{table.origin}: no column is left to learn from; all are ignored")
+    return tuple(planned)
+
+
+def _parse_columns(words: Iterable[str], names: list[str]) -> dict[str, Column]:
+    found: dict[str, Column] = {}
+    for word in words:
+        # a name may hold colons itself: the longest that fits
+        fits = [name for name in (*names, "*") if word.startswith(f"{name}:")]
+        if not fits:
+            raise OptionError(
+                "columns",
+                word,
+                f"must be NAME:KIND or NAME:KIND:OPTIONS with a column of {', '.join(names)}, or * "
+                "for all others",
+            )
+        name = max(fits, key=len)
+        if name in found:
+            raise OptionError("columns", word, f"{name!r} is there twice")
+        kind, _, options = word[len(name) + 1 :].partition(":")
+        found[name] = _stated(word, name, one_of("columns", kind, KINDS), options)
+    return found
+
+
+def _stated(word: str, name: str, kind: str, options: str) -> Column:
+    if kind == "numeric":
+        return Column(name, kind, bounds=parse_range("columns", word, options) if options else None)
+    if kind == "category":
+        if not options or options.isdecimal():
+            return Column(name, kind, buckets=_buckets(options, CATEGORY_BUCKETS))
+        values = tuple(value.strip() for value in options.split(","))
+        if len(set(values)) != len(values) or "" in values:
+            raise OptionError("columns", word, "the list of values has one twice, or an empty one")
+        return Column(name, kind, values=values)
+    if kind == "text" and (not options or options.isdecimal()):
+        return Column(name, kind, buckets=_buckets(options, TEXT_BUCKETS))
+    if options:
+        raise OptionError("columns", word, f"{kind} takes no option {options!r}")
+    return Column(name, kind)
+
+
+def _buckets(options: str, default: int) -> int:
+    count = whole("buckets", int(options or default), least=2)
+    if count > 1 << 20:
+        raise OptionError("buckets", count, "must be at most a million")
+    return count
+
+
+def _parse_bounds(
+    words: Iterable[str], names: list[str]
+) -> tuple[dict[str, tuple[float, float]], tuple[float, float] | None]:
+    found: dict[str, tuple[float, float]] = {}
+    everywhere = None
+    for word in words:
+        name, equals, limits = word.rpartition("=")
+        if not equals:
+            everywhere = parse_range("bounds", word, limits)
+        elif name not in names:
+            raise OptionError("bounds", word, f"must name a column of {', '.join(names)}")
+        else:
+            found[name] = parse_range("bounds", word, limits)
+    return found, everywhere
+
+
+def parse_range(option: str, word: str, limits: str) -> tuple[float, float]:
+    """`LOW..HIGH` as two numbers; `word` is what the message shows."""
+    low, dots, high = limits.partition("..")
+    try:
+        ends = finite(option, float(low)), finite(option, float(high))
+    except ValueError:
+        dots = ""
+        ends = (0.0, 0.0)
+    if not dots or ends[0] >= ends[1]:
+        raise OptionError(option, word, "bounds are LOW..HIGH, finite, LOW below HIGH: 0..120")
+    return ends
+
+
+def _inferred(table: Table, name: str) -> Column:
+    """What a column looks like; this looks at the records."""
+    cells = table.columns[name]
+    if name in table.typed:
+        return Column(name, "numeric")  # the file's schema says so, not its records
+    present = [cell for cell in cells if not is_missing(cell)]
+    if not present:
+        return Column(name, "ignore", inferred=True)
+    if all(to_number(cell) is not None and not isinstance(cell, bool) for cell in present):
+        return Column(name, "numeric", inferred=True)
+    words = sum(len(str(cell).split()) for cell in present) / len(present)
+    if words > _WORDS_OF_TEXT:
+        return Column(name, "text", buckets=TEXT_BUCKETS, inferred=True)
+    different = len({str(cell) for cell in present})
+    if different > _MOST_CATEGORIES or different > max(20, len(present) / 2):
+        raise DataError(
+            f"{table.origin}: column {name!r} has {different:,} different values in "
+            f"{len(present):,} records, more than a category has: say --columns {name}:ignore, "
+            f"{name}:text, or {name}:category:BUCKETS to hash them"
+        )
+    return Column(name, "category", buckets=CATEGORY_BUCKETS, inferred=True)

@@ -1,0 +1,108 @@
+"""What a column is: stated, or inferred by looking."""
+
+from __future__ import annotations
+
+import pytest
+
+from reticent.data.own.columns import plan_columns
+from reticent.data.own.tables import table_of
+from reticent.errors import DataError, OptionError
+
+CELLS = {
+    "age": ["41", "", "7.5", "NA", "1e2"] * 8,
+    "sex": ["f", "m", "?", "f", "m"] * 8,
+    "said": ["it hurts in my left foot", "nothing at all to say", ""] * 13 + ["I do not know"],
+    "void": ["", "NA", "?", "null"] * 10,
+}
+
+
+def plan(columns=(), bounds=(), **cells):
+    return {c.name: c for c in plan_columns(table_of(cells or CELLS), columns, bounds)}
+
+
+def test_kinds_are_inferred_from_cells():
+    found = plan()
+    assert {name: column.kind for name, column in found.items()} == {
+        "age": "numeric",
+        "sex": "category",
+        "said": "text",
+        "void": "ignore",
+    }
+    assert all(column.inferred for column in found.values())
+    assert [column.width for column in found.values()] == [2, 65, 4096, 0]
+    assert [column.private for column in found.values()] == [True, False, False, False]
+
+
+def test_what_is_stated_is_not_inferred():
+    found = plan(
+        ["age:numeric:0..120", "sex:category:f,m", "said:text:128", "void:ignore"],
+    )
+    assert not any(column.inferred for column in found.values())
+    assert found["age"].bounds == (0, 120)
+    assert found["sex"].values == ("f", "m")
+    assert [column.width for column in found.values()] == [2, 3, 128, 0]
+    assert all(column.cost == "free" for column in found.values())
+
+
+def test_a_star_is_for_all_others():
+    found = plan(["*:ignore", "sex:category:16"])
+    assert [column.kind for column in found.values()] == ["ignore", "category", "ignore", "ignore"]
+    assert found["sex"].buckets == 16
+
+
+def test_bounds_for_one_column_or_for_all():
+    assert plan(bounds=["age=-5..5"])["age"].bounds == (-5, 5)
+    assert not plan(bounds=["age=-5..5"])["age"].inferred  # only numbers have bounds
+    found = plan(bounds=["0..1", "b=0..9"], a=[1, 2] * 9, b=[1, 2] * 9, c=["x", "y"] * 9)
+    assert found["a"].bounds == (0, 1)
+    assert found["b"].bounds == (0, 9)
+    assert found["c"].bounds is None
+
+
+def test_a_name_may_hold_colons_and_equals_signs():
+    cells = {"a": [1, 2] * 9, "a:text": [1, 2] * 9, "x=y": [1, 2] * 9}
+    found = plan(["a:text:ignore"], ["x=y=0..4"], **cells)
+    assert found["a:text"].kind == "ignore"
+    assert found["a"].kind == "numeric"
+    assert found["x=y"].bounds == (0, 4)
+
+
+def test_truth_values_are_a_category():
+    assert plan(a=[True, False] * 9)["a"].kind == "category"
+
+
+@pytest.mark.parametrize("count", [40, 2000])
+def test_a_category_with_too_many_values_is_refused(count):
+    cells = {"id": [f"p{number}" for number in range(count)], "x": [1] * count}
+    with pytest.raises(DataError, match=r"'id' has .* different values.*--columns id:ignore"):
+        plan(**cells)
+    assert plan(["id:category:32"], **cells)["id"].buckets == 32
+
+
+@pytest.mark.parametrize(
+    ("columns", "bounds", "message"),
+    [
+        (["agee:numeric"], (), "must be NAME:KIND"),
+        (["age:number"], (), "must be one of numeric, category, text, ignore"),
+        (["age:numeric:5"], (), "LOW..HIGH"),
+        (["age:numeric:9..1"], (), "LOW below HIGH"),
+        (["age:numeric:0..inf"], (), "finite"),
+        (["sex:category:f,f"], (), "has one twice"),
+        (["sex:category:1"], (), "at least 2"),
+        (["said:text:many"], (), "takes no option"),
+        (["age:ignore", "age:numeric"], (), "there twice"),
+        ((), ["agee=0..1"], "must name a column of age"),
+        ((), ["age=0-1"], "LOW..HIGH"),
+        (["age:numeric:0..1"], ["age=0..2"], "its own options"),
+        (["age:ignore"], ["age=0..2"], "its own options"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(columns, bounds, message):
+    with pytest.raises(OptionError) as caught:
+        plan(columns, bounds)
+    assert message in str(caught.value)
+
+
+def test_something_must_be_left_to_learn_from():
+    with pytest.raises(DataError, match="all are ignored"):
+        plan(["*:ignore"])
