@@ -1,6 +1,8 @@
 """Reticent: train PyTorch models on sensitive records, with an ε that holds up."""
 
 from reticent import audit, data, features, gradients, methods, models, privacy, training
+from reticent.classifier import PrivateClassifier
+from reticent.classifier_fits import PrivacyWarning, spent_together
 from reticent.coins import Coins
 from reticent.errors import (
     AccountingError,
@@ -63,6 +65,8 @@ __all__ = [
     "ModelError",
     "NoiseDecay",
     "OptionError",
+    "PrivacyWarning",
+    "PrivateClassifier",
     "Quantile",
     "Result",
     "ReticentError",
@@ -82,6 +86,7 @@ __all__ = [
     "models",
     "privacy",
     "run",
+    "spent_together",
     "together_epsilon",
     "train",
     "train_many",

@@ -106,7 +106,8 @@ def test_train_leaves_a_run_that_accounts_for_itself(tmp_path):
     shown = json.loads(call(*SMALL, "--out", folder, "--json"))
     assert shown["guarantee"] == "differential-privacy"
     assert 0.3 < shown["accuracy"] <= 1
-    assert {p.name for p in folder.iterdir()} == {"run.json", "model.safetensors", "settings.json"}
+    left = {"run.json", "model.safetensors", "settings.json", "report.html", "MODEL_CARD.md"}
+    assert {p.name for p in folder.iterdir()} == left
     again = json.loads(call("account", "--ledger", folder / "run.json", "--json"))
     assert again["epsilon"] == shown["epsilon"] <= 3
     people = call("account", "--ledger", folder / "run.json")

@@ -51,8 +51,10 @@ def in_order(one, count, delta=DELTA):
     return exact, by_pld, by_rdp
 
 
-@pytest.mark.parametrize("valid_noise", [0.5, 0.8, 1.3, 3.0])
-@pytest.mark.parametrize("beta", [-2.0, -1.0, 0.0, 1.0])
+@pytest.mark.parametrize(
+    ("beta", "valid_noise"),
+    [(-2.0, 1.3), (-1.0, 0.5), (-1.0, 3.0), (0.0, 0.8), (1.0, 1.3)],
+)
 def test_instance_exact_pld_and_rdp_are_in_order(beta, valid_noise):
     exact, by_pld, by_rdp = in_order(charge(valid_noise=valid_noise, beta=beta), 24)
     assert max(by_pld, by_rdp) < 1.5 * exact
@@ -101,11 +103,6 @@ def test_without_selection_it_is_the_sampled_gaussian(off):
     for order in (2.0, 4.0, 32.0):
         known = SampledGaussian(one.rate, one.multiplier).rdp((order,))[0]
         assert known * (1 - 1e-6) <= one.rdp((order,))[0] <= known * 1.01 + 1e-9
-
-
-def test_the_whole_mnist_run_without_selection():
-    one = charge(valid_noise=1e7)
-    assert 0.8335 < exact_epsilon(one, 576, None, DELTA) < 0.834 * 1.006
 
 
 # -- Rényi ----------------------------------------------------------------------------------------

@@ -28,8 +28,10 @@ def test_both_laws_keep_their_mass(rate, multiplier):
     assert lost < 1e-12
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.064, 1.0])
-@pytest.mark.parametrize("multiplier", [0.02, 0.05, 0.08, 0.1, 0.15, 0.2, 0.4])
+@pytest.mark.parametrize(
+    ("rate", "multiplier"),
+    [(0.01, 0.02), (1.0, 0.05), (0.064, 0.08), (0.01, 0.1), (1.0, 0.15), (0.064, 0.4), (0.01, 0.2)],
+)
 def test_selection_never_costs_less_than_no_selection(rate, multiplier):
     """A test that all candidates pass alike is one of the tests there are."""
     selected = SelectiveGaussian(rate, multiplier, 0.05, 1.3, -1.0, trials_for(-1.0, 1.3))

@@ -19,6 +19,8 @@ from reticent.cli import (
     importance,
     methods,
     models,
+    plan,
+    report,
     reproduce,
     threshold,
     train,
@@ -34,7 +36,9 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("train")(train.train)
+app.command("plan")(plan.plan)
 app.command("audit")(audit.audit)
+app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.command("threshold")(threshold.threshold)
 app.command("deniability")(deniability.deniability)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,12 +29,14 @@ from reticent.audit.roc_figure import draw_roc
 from reticent.audit.shadows import Estimate
 from reticent.cli.auditing import AuditedRun
 from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
+from reticent.cli.report import refresh_reports
 from reticent.errors import OptionError, between, one_of, whole
 from reticent.figures import check_plot
 from reticent.files import check_folder, read_json, to_json, write_atomically
-from reticent.training.result import RUN_FILE, versions
+from reticent.report.folder import AUDIT_FILE, AUDIT_FORMAT, run_identity
+from reticent.training.result import versions
 
-AUDIT_FORMAT, AUDIT_FILE, SHADOWS_FOLDER = "reticent-audit/1", "audit.json", "shadows"
+SHADOWS_FOLDER = "shadows"
 SECTIONS = ("books", "conduct", "replay", "canaries", "membership")
 WARNING = "computed from the records without noise: as private as they are"
 
@@ -134,7 +135,7 @@ def audit(
         "confidence": confidence,
         **found,
         "versions": versions(),
-        "run": _identity(run),
+        "run": run_identity(run),
     }
     path = run / AUDIT_FILE
     if as_json:
@@ -142,19 +143,16 @@ def audit(
     else:
         _show(report, path)
     write_atomically(path, to_json(report), mode=0o600)
+    refresh_reports(run, private=True)
     if wrong:
         raise typer.Exit(1)
-
-
-def _identity(run: Path) -> str:
-    return hashlib.blake2b((run / RUN_FILE).read_bytes(), digest_size=16).hexdigest()
 
 
 def _before(run: Path) -> dict[str, Any]:
     """Sections of an earlier audit of the same run, which those made now replace."""
     try:
         earlier = read_json(run / AUDIT_FILE)
-        same = earlier["format"] == AUDIT_FORMAT and earlier["run"] == _identity(run)
+        same = earlier["format"] == AUDIT_FORMAT and earlier["run"] == run_identity(run)
         return {name: earlier[name] for name in SECTIONS if name in earlier} if same else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

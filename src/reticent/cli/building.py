@@ -20,6 +20,7 @@ from reticent.coins import Coins
 from reticent.errors import OptionError, one_of
 from reticent.privacy import Budget
 from reticent.training import Training, evaluate
+from reticent.training.evaluation import class_counts
 from reticent.training.optimizers import by_name
 from reticent.training.train import pick_device
 
@@ -60,6 +61,9 @@ def build_training(
         folder=folder,
         resume=resume and prepared.begun,
         overwrite=overwrite,
+        held_out=functools.partial(
+            class_counts, data=held_out, classes=splits.info.classes, device=device
+        ),
         config={
             "settings": settings.to_json(),
             "public_seeds": {"model": settings.seed},

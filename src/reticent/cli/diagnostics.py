@@ -7,9 +7,9 @@ from typing import Any
 
 from reticent.cli.output import errors
 from reticent.files import to_json, write_atomically
+from reticent.report.folder import DIAGNOSTICS_FILE
 from reticent.training import Training
 
-DIAGNOSTICS_FILE = "diagnostics.private.json"
 DIAGNOSTICS_WARNING = "not covered by ε; must not leave whoever holds the records"
 
 
@@ -22,6 +22,9 @@ def keep_diagnostics(training: Training, folder: Path) -> None:
         "peak_memory_bytes": training.peak_memory_bytes,
         "releases": kept,
     }
+    seen = training.run.norms_seen
+    if seen is not None and (norms := seen.to_json()) is not None:
+        report["gradient_norms"] = norms
     updates = training.run.private.get("updates")
     if updates is not None:  # of each record, how many of its updates were made
         report["updates"] = updates.tolist()

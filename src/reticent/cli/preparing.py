@@ -11,16 +11,20 @@ from pathlib import Path
 
 from reticent import data as datasets
 from reticent import features, models
+from reticent.cli.own_data import identity, load_own
 from reticent.cli.settings import Settings
 from reticent.coins import Coins
+from reticent.data.own import OwnSplits, is_own
 from reticent.errors import CheckpointError, OptionError, positive
 from reticent.features.standardising import NOISE
-from reticent.files import check_folder
+from reticent.files import check_folder, read_json, to_json, write_atomically
 from reticent.privacy import Budget, Ledger
 from reticent.training.checkpoint import CHECKPOINT
 from reticent.training.train import pick_device, refuse_taken
 
 STATISTICS_FILE = "standardisation.safetensors"
+RECORDS_FILE = "records.json"
+"""A fingerprint of one's own records, which may change; as private as they are."""
 STANDARDISING = ("standardise_noise", "standardise_bound", "standardise_clip")
 _FIRST = "turn them into numbers with --features word-vectors"
 
@@ -35,12 +39,14 @@ class Prepared:
         ledger: what was paid for that.
         begun: whether a resumed run has a checkpoint; one that was stopped before it had only its
             statistics, and begins with them.
+        identity: what tells the records of a file from others.
     """
 
     splits: datasets.Splits
     statistics: features.ChannelStatistics | None = None
     ledger: Ledger | None = None
     begun: bool = True
+    identity: str | None = None
 
     def keep(self, folder: Path) -> None:
         """Leave the statistics of this run in its folder, and none of another run."""
@@ -48,6 +54,11 @@ class Prepared:
             (folder / STATISTICS_FILE).unlink(missing_ok=True)
         else:
             self.statistics.save(folder / STATISTICS_FILE, self.ledger)
+        if self.identity is None:
+            (folder / RECORDS_FILE).unlink(missing_ok=True)
+        else:
+            held = {"warning": "as private as the records", "fingerprint": self.identity}
+            write_atomically(folder / RECORDS_FILE, to_json(held), mode=0o600)
 
 
 @dataclass(frozen=True)
@@ -76,17 +87,21 @@ def prepare(
 ) -> Prepared:
     """Load what the settings name; nothing is released where the folder is taken."""
     _check_options(settings)
-    splits = datasets.load(settings.data, root=settings.root)
+    splits = _loaded(settings, fresh=resume)
+    own = identity(splits) if isinstance(splits, OwnSplits) else None
+    if resume and own is not None:
+        _check_same(folder, own)
     shape = tuple(splits.train[0].shape[1:])
     _check_kind(settings, splits)
     splits = _with_features(splits, settings)
     if not settings.standardise:
-        return Prepared(splits)
+        return Prepared(splits, identity=own)
     plan = _Plan(
         n=settings.n or len(splits.train[0]),
         noise=NOISE if settings.standardise_noise is None else settings.standardise_noise,
         reach=_reach(settings, shape),
     )
+    channels = _channels(splits, settings)
     if resume:
         statistics, ledger = _kept(folder, plan, budget)
         begun = (folder / CHECKPOINT).exists()
@@ -94,14 +109,53 @@ def prepare(
         _refuse_taken(folder, overwrite)
         ledger, begun = Ledger(budget), True
         statistics = features.channel_statistics(
-            splits.train[0],
+            splits.train[0] if channels is None else splits.train[0][:, channels],
             ledger=ledger,
             n=plan.n,
             noise=plan.noise,
             reach=plan.reach,
             coins=coins,
         )
-    return Prepared(statistics.apply(splits), statistics, ledger, begun)
+    if channels is not None and isinstance(splits, OwnSplits):
+        return Prepared(splits.standardised(statistics), statistics, ledger, begun, own)
+    return Prepared(statistics.apply(splits), statistics, ledger, begun, own)
+
+
+def _loaded(settings: Settings, *, fresh: bool) -> datasets.Splits:
+    if is_own(settings.data):
+        return load_own(settings.data, settings.data_options, fresh=fresh)
+    return datasets.load(settings.data, root=settings.root)
+
+
+def _channels(splits: datasets.Splits, settings: Settings) -> list[int] | None:
+    """Which numbers of a record to standardise; None for all.
+
+    In a table of one's own, those without a public scale.
+    """
+    if settings.features != "none" or not isinstance(splits, OwnSplits):
+        return None
+    if splits.form not in ("table", "array"):
+        return None
+    if not splits.private_columns:
+        raise OptionError(
+            "standardise", True, "every column has a public scale already; leave it out"
+        )
+    return list(splits.private_columns)
+
+
+def _check_same(folder: Path, own: str) -> None:
+    path = folder / RECORDS_FILE
+    if not path.exists():
+        return
+    try:
+        before = read_json(path)["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CheckpointError(f"{str(path)!r} cannot be read") from None
+    if before != own:
+        raise CheckpointError(
+            f"{str(folder)!r}: the records have changed since this run was begun; put the file "
+            "back as it was, or begin a new run"
+        )
 
 
 def _with_features(splits: datasets.Splits, settings: Settings) -> datasets.Splits:
@@ -112,6 +166,7 @@ def _with_features(splits: datasets.Splits, settings: Settings) -> datasets.Spli
         settings.features,
         settings.feature_options,
         root=settings.root,
+        keep=not is_own(settings.data),  # no copies of private records in a cache
         device=pick_device(settings.device),
     )
 

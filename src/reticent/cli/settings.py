@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from reticent import methods
-from reticent.errors import CheckpointError, OptionError
+from reticent.best import RECIPES, best_recipe
+from reticent.best import names as best_names
+from reticent.cli.own_data import completed, own_settings
+from reticent.data import lookup as describe_data
+from reticent.data.own import is_own
+from reticent.errors import CheckpointError, OptionError, one_of
 from reticent.files import read_json, to_json, write_atomically
 from reticent.recipes import recipe_for
 
@@ -26,6 +31,8 @@ class Settings:
     """Everything `reticent train` can be told about a training; all of it public."""
 
     data: str = "digits"
+    recipe: str = "start"
+    data_options: dict[str, Any] = field(default_factory=dict)
     root: str | None = None
     features: str = "none"
     feature_options: dict[str, Any] = field(default_factory=dict)
@@ -117,7 +124,20 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     features = given.get("features", from_file.get("features", Settings.features))
     method = given.get("method", from_file.get("method", Settings.method))
     epsilon = given.get("epsilon", from_file.get("epsilon", Settings.epsilon))
-    recipe = recipe_for(data, features, method, epsilon)
+    which = one_of("recipe", given.get("recipe", from_file.get("recipe", "start")), RECIPES)
+    if which == "best":
+        recipe = _best(data, epsilon, {**from_file, **given})
+    else:
+        recipe = recipe_for(data, features, method, epsilon)
+    stated = {**from_file, **given}
+    files = [layer.pop("data_options", {}) for layer in (from_file, given)]
+    stated["data_options"] = {name: value for layer in files for name, value in layer.items()}
+    if is_own(data):
+        recipe = own_settings(data, stated, recipe)
+        for layer in (from_file, given):
+            layer.pop("data", None)  # the recipe has it as a path that holds anywhere
+    else:
+        completed(data, stated["data_options"])  # which refuses any
     if given.get("model", from_file.get("model")) not in (None, recipe.get("model")):
         recipe.pop("activation", None)  # it belongs to the recipe's model
     # whoever sets one of these speaks for both
@@ -131,7 +151,11 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     if any("preset" in layer for layer in layers[1:]):  # which the recipe's numbers must not undo
         layers[0] = {name: layers[0][name] for name in ("batches",) if name in layers[0]}
     merged["method_options"] = {name: value for layer in layers for name, value in layer.items()}
-    stated = {**from_file, **given}
+    merged["feature_options"] = {
+        name: value
+        for layer in (recipe, from_file, given)
+        for name, value in layer.get("feature_options", {}).items()
+    }
     _check_meant(method, stated)
     if merged.get("non_private"):
         for name in ("epsilon", "delta", "noise"):
@@ -150,6 +174,18 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
         merged.pop("steps", None)
         merged.pop("epochs", None)
     return Settings(**merged)
+
+
+def _best(data: str, epsilon: float, stated: dict[str, Any]) -> dict[str, Any]:
+    """The best recipe; what makes it one may not be replaced, everything else may."""
+    n = stated.get("n") or (describe_data(data).n_train if data in best_names() else 0)
+    recipe = {"method": "dpsgd", **best_recipe(data, epsilon, n)}
+    for name in ("features", "model", "method"):
+        if stated.get(name, recipe[name]) != recipe[name]:
+            raise OptionError(
+                name, stated[name], f"the best recipe for {data} has {recipe[name]}; leave one out"
+            )
+    return recipe
 
 
 def _check_meant(method: str, stated: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,22 +14,57 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from reticent import methods
+from reticent.cli import own_data
 from reticent.cli.building import SCHEDULES, build_training
 from reticent.cli.deniability import without_epsilon
-from reticent.cli.diagnostics import DIAGNOSTICS_FILE, keep_diagnostics
+from reticent.cli.diagnostics import keep_diagnostics
 from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
+from reticent.cli.report import refresh_reports
 from reticent.cli.settings import Settings, assignments, resolve, save_settings, saved_settings
+from reticent.cli.tensorboard import Board, check_tensorboard
 from reticent.coins import Coins
 from reticent.errors import CheckpointError, OptionError
+from reticent.report.folder import DIAGNOSTICS_FILE, PRIVATE_REPORT_FILE, REPORT_FILE
 from reticent.training import Release, Result, Training
 from reticent.training.result import RUN_FILE
 
 
 def train(
-    data: Annotated[str | None, typer.Option(help="Data set; `reticent data list`.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Data set (`reticent data list`), or a file or folder of your own."),
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Own data: the column of labels.")] = None,
+    test: Annotated[str | None, typer.Option(help="Own data: held-out file or folder.")] = None,
+    test_share: Annotated[
+        float | None, typer.Option(help="Own data: share held out where there is no --test.")
+    ] = None,
+    split_seed: Annotated[
+        int | None, typer.Option(help="Own data: public seed of what is held out.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Own data: the public labels, a,b,c or @FILE.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(help="Own data: NAME:KIND[:OPTIONS]; numeric, category, text or ignore."),
+    ] = None,
+    bounds: Annotated[
+        list[str] | None, typer.Option(help="Own data: public NAME=LOW..HIGH, or LOW..HIGH.")
+    ] = None,
+    side: Annotated[int | None, typer.Option(help="Own images: side to resize to.")] = None,
+    grey: Annotated[bool | None, typer.Option("--grey", help="Own images: in grey.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Where settings begin: start, or best for the most accurate known."),
+    ] = None,
     root: Annotated[str | None, typer.Option(help="Folder that holds the data sets.")] = None,
     features: Annotated[
         str | None, typer.Option(help="Fixed features of the inputs; `reticent features list`.")
+    ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option("--feature", help="NAME=VALUE: an option of `features show FEATURES`."),
     ] = None,
     standardise: Annotated[
         bool | None,
@@ -135,12 +170,17 @@ def train(
             "leave whoever holds the records.",
         ),
     ] = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Folder for TensorBoard; public numbers only.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, only the result.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model privately; with no options at all, a small one on embedded data."""
     flags = {name: value for name, value in locals().items() if name in Settings.__annotations__}
+    flags["data_options"] = own_data.data_options(locals())
     flags["method_options"] = assignments("set", set_)
+    flags["feature_options"] = assignments("feature", feature)
     coins = None if coin_seed is None else Coins.from_seed(coin_seed)
     if resume is not None:
         kept = {**flags, "config": config, "out": out, "coin_seed": coin_seed}
@@ -154,8 +194,14 @@ def train(
             raise CheckpointError(f"resume = {str(folder)!r}: that run is finished")
     else:
         settings = resolve(config, flags)
-        folder = out or Path("runs") / f"{settings.data}-{settings.method}"
+        name = own_data.shown_name(settings.data)
+        folder = out or Path("runs") / f"{name}-{settings.method}"
+        own_data.warn(settings.data, settings.data_options)
+    if tensorboard is not None:
+        check_tensorboard(tensorboard)
     show = not (quiet or as_json)
+    if show:
+        own_data.show(settings.data, settings.data_options)
     with screen.status("preparing") if show else nullcontext():
         training = build_training(
             settings,
@@ -168,21 +214,30 @@ def train(
         )
     if resume is None:
         save_settings(settings, folder)
-        (folder / DIAGNOSTICS_FILE).unlink(missing_ok=True)  # of another run
+        for name in (DIAGNOSTICS_FILE, REPORT_FILE, PRIVATE_REPORT_FILE):  # of another run
+            (folder / name).unlink(missing_ok=True)
+    board = None if tensorboard is None else Board(tensorboard, training)
     if show:
         _announce(training, settings)
     with _stopping_gently(training):
         try:
-            result = finish(training) if show else training.finish()
+            if show:
+                result = finish(training, board)
+            else:
+                result = training.finish() if board is None else training.finish(board)
         except KeyboardInterrupt:
             step = training.run.state.step
             errors.print(
                 f"stopped after release {step}; go on with: reticent train --resume {folder}"
             )
             raise
+        finally:
+            if board is not None:
+                board.close()
     if private_diagnostics:
         keep_diagnostics(training, folder)
-    _conclude(result, folder, as_json)
+    report = refresh_reports(folder, private=private_diagnostics, card=True)
+    _conclude(result, folder, report, as_json)
 
 
 def _shown(value: Any) -> Any:
@@ -217,13 +272,13 @@ def _announce(training: Training, settings: Settings) -> None:
     taken = options.get("batch") or run.n // options.get("batches", 1)
     noise = f", noise multiplier {number(options['noise'])}" if "noise" in options else ""
     screen.print(
-        f"[bold]{settings.method}[/] on [bold]{settings.data}[/]: {settings.model} with {trained:,}"
-        f" parameters, {training.steps:,} releases of about {taken:,} out of "
-        f"{run.n:,} records{noise}, on {run.device}"
+        f"[bold]{settings.method}[/] on [bold]{own_data.shown_name(settings.data)}[/]: "
+        f"{settings.model} with {trained:,} parameters, {training.steps:,} releases of about "
+        f"{taken:,} out of {run.n:,} records{noise}, on {run.device}"
     )
 
 
-def finish(training: Training) -> Result:
+def finish(training: Training, board: Callable[[Release], None] | None = None) -> Result:
     """Make all releases with a progress bar."""
     budget = training.budget
     bar = Progress(
@@ -248,11 +303,13 @@ def finish(training: Training) -> Result:
                     parts.append(f"ε {epsilon_text(spent)} of {budget.epsilon:g}")
                 shown["shown"] = ", ".join(parts)
             bar.update(task, completed=release.step, **shown)  # type: ignore[arg-type]
+            if board is not None:
+                board(release)
 
         return training.finish(on_release)
 
 
-def _conclude(result: Result, folder: Path, as_json: bool) -> None:
+def _conclude(result: Result, folder: Path, report: Path | None, as_json: bool) -> None:
     statement = result.statement
     if as_json:
         last = result.metrics[-1] if result.metrics else {}
@@ -267,6 +324,7 @@ def _conclude(result: Result, folder: Path, as_json: bool) -> None:
                 "steps": result.steps,
                 "seconds": None if result.seconds is None else round(result.seconds, 3),
                 "folder": str(folder),
+                "report": None if report is None else str(report),
             }
         )
     table = Table(show_header=False)
@@ -288,4 +346,6 @@ def _conclude(result: Result, folder: Path, as_json: bool) -> None:
     spent = "not shown: it depends on the records" if result.seconds is None else None
     table.add_row("time", spent or f"{result.seconds:.1f} s")
     table.add_row("run folder", str(folder))
+    if report is not None:
+        table.add_row("report", str(report))
     return screen.print(table)
