@@ -9,7 +9,7 @@ from reticent.privacy import Ledger
 
 from .calling import call, refuse
 
-PLAN = ("--n", 2000, "--batch", 100, "--stage", 10, "--rate", 0.2, "--json")
+PLAN = ("--n", 2000, "--batch", 100, "--stage", 25, "--rate", 0.2, "--json")
 
 
 def test_noise_decay_calibrates_and_accounts_alike():
@@ -19,9 +19,9 @@ def test_noise_decay_calibrates_and_accounts_alike():
         call("account", "noise-decay", "--sigma", told["noise"], "--steps", 50, *PLAN)
     )
     assert again["epsilon"] == told["epsilon"]
-    assert [entry["count"] for entry in again["entries"]] == [10] * 5
+    assert [entry["count"] for entry in again["entries"]] == [25] * 2
     shares = [entry["charge"]["multiplier"] / told["noise"] for entry in again["entries"]]
-    assert shares == pytest.approx([math.exp(-0.2 * t) for t in range(5)])
+    assert shares == pytest.approx([math.exp(-0.2 * t) for t in range(2)])
     steps = json.loads(
         call("calibrate", "noise-decay", "--epsilon", 2, "--sigma", told["noise"], *PLAN)
     )

@@ -124,9 +124,9 @@ def test_epsilon_is_that_of_the_events_composed_by_hand():
 @pytest.mark.parametrize(
     "options",
     [
-        {"rate": 0.2, "stage": 10},
-        {"schedule": "step", "rate": 0.5, "period": 2, "stage": 10},
-        {"schedule": "polynomial", "period": 4, "end": 0.3, "stage": 10},
+        {"rate": 0.2, "stage": 25},
+        {"schedule": "step", "rate": 0.5, "period": 1, "stage": 25},
+        {"schedule": "polynomial", "period": 4, "end": 0.3, "stage": 25},
     ],
     ids=lambda o: o.get("schedule", "exponential"),
 )
@@ -146,7 +146,7 @@ def test_what_was_paid_before_leaves_less():
     budget = Budget(2, 1e-5)
     paid = Ledger(budget)
     paid.charge(SampledGaussian(1.0, 8.0), "normalisation")
-    method = rt.NoiseDecay(batch=100, rate=0.2, stage=10)
+    method = rt.NoiseDecay(batch=100, rate=0.2, stage=25)
     fresh, after = (method.calibrated(budget, 2000, 50, each) for each in (Ledger(budget), paid))
     assert after.noise > fresh.noise
     assert paid.epsilon_with(bill_of(after.stages(2000, 50))) <= 2

@@ -19,7 +19,7 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from reticent.errors import AccountingError, between
-from reticent.privacy.charges import Charge, NonPrivate, Orders
+from reticent.privacy.charges import Charge, NonPrivate, Orders, SampledGaussian
 
 # (charge, how often): what an accountant adds up
 Bill = tuple[tuple[Charge, int], ...]
@@ -38,6 +38,7 @@ ORDERS: Orders = (
 FFT_ERROR_PER_RELEASE = 1e-14
 
 PLD_MOST_EPSILON, PLD_MOST_RELEASES = 20_000, 1_000_000
+MANY_RELEASES = 64
 
 
 def rdp_to_epsilon(order: float, divergence: float, delta: float) -> float:
@@ -71,10 +72,14 @@ def filter_epsilon(bill: Bill, delta: float, order: float) -> float:
     return rdp_to_epsilon(order, total, delta)
 
 
-def _interval(scale: float) -> float:
+def _interval(scale: float, bill: Bill) -> float:
     # One bin in 10,000 of ε keeps the discretisation error below 0.1 % and the work constant
-    # however large ε is; 1-2-5 steps keep neighbouring questions on the same grid.
-    target = max(scale / 10_000, 2e-5)
+    # however large ε is. With smooth losses it grows with the releases, so few of them need fewer
+    # bins. 1-2-5 steps keep neighbouring questions on the same grid.
+    smooth = all(isinstance(charge, SampledGaussian) for charge, _ in bill)
+    releases = sum(count for _, count in bill) if smooth else MANY_RELEASES
+    bins = 10_000 * min(max(releases / MANY_RELEASES, 1 / 64) ** 0.5, 1.0)
+    target = max(scale / bins, 2e-5)
     decade = 10.0 ** math.floor(math.log10(target))
     return decade * max(step for step in (1, 2, 5) if step * decade <= target * (1 + 1e-9))
 
@@ -90,7 +95,7 @@ def pld_epsilon(bill: Bill, delta: float) -> float:
     # Beyond these, the grid would need gigabytes; Rényi curves answer at once.
     if provable <= 0 or scale > PLD_MOST_EPSILON or releases > PLD_MOST_RELEASES:
         return math.inf
-    epsilon = _pld_epsilon(bill, provable, _interval(scale))
+    epsilon = _pld_epsilon(bill, provable, _interval(scale, bill))
     return max(0.0, epsilon) if not math.isnan(epsilon) else math.inf
 
 
@@ -101,7 +106,8 @@ def _pld_epsilon(bill: Bill, delta: float, interval: float) -> float:
 
 def composed_pld(bill: Bill, delta: float) -> pld.PrivacyLossDistribution:
     """The privacy-loss distribution of all charges of a bill, on a grid that suits this δ."""
-    return _composed(bill, _interval(min(rdp_epsilon(bill, delta), PLD_MOST_EPSILON)))
+    scale = min(rdp_epsilon(bill, delta), PLD_MOST_EPSILON)
+    return _composed(bill, _interval(scale, bill))
 
 
 @lru_cache(maxsize=32)
