@@ -111,6 +111,19 @@ def test_pld_agrees_with_dp_accounting_at_its_own_grid():
     )
 
 
+@pytest.mark.parametrize(
+    ("rate", "noise", "delta"), [(0.1, 1.111, 1e-3), (0.1, 0.6, 1e-5), (0.5, 3.0, 1e-6)]
+)
+def test_one_sampled_release_against_its_closed_form(rate, noise, delta):
+    def exact(epsilon):  # of (1-q)·N(0, σ²) + q·N(1, σ²) against N(0, σ²), the worse direction
+        cut = noise**2 * math.log((math.exp(epsilon) - 1 + rate) / rate) + 0.5
+        absent, present = stats.norm.sf(cut / noise), stats.norm.sf((cut - 1) / noise)
+        return (1 - rate) * absent + rate * present - math.exp(epsilon) * absent
+
+    found = pld_epsilon(((SampledGaussian(rate, noise), 1),), delta)
+    assert exact(found) <= delta <= exact(found * 0.9999)
+
+
 def test_extremes_are_sane():
     assert pld_epsilon((), 1e-5) == rdp_epsilon((), 1e-5) == filter_epsilon((), 1e-5, 8.0) == 0.0
     for bill in (

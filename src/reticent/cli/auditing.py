@@ -15,7 +15,7 @@ from reticent import methods, training
 from reticent.audit.shadows import OneByOne, ShadowPlan
 from reticent.cli.building import budget_of, build_method, build_model, run_options
 from reticent.cli.preparing import Prepared, prepare
-from reticent.cli.settings import SETTINGS_FILE, saved_settings
+from reticent.cli.settings import SETTINGS_FILE, Settings, saved_settings
 from reticent.coins import Coins
 from reticent.errors import CheckpointError
 from reticent.gradients import Flat
@@ -88,23 +88,8 @@ class AuditedRun:
         planned, steps = plan(
             method, self.budget, n, settings.steps, settings.epochs, self.ledger()
         )
-        # exactly: a subclass makes other releases, and other clippings have no vectorised form
-        if type(planned) is not methods.DPSGD or not isinstance(planned.clip, (int, float, Flat)):
-            return self._one_by_one(method, n, seed)
-        return ShadowPlan(
-            batch=planned.batch,
-            steps=steps,
-            optimizer=settings.optimizer,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            schedule=settings.schedule,
-            clip=planned.clipping.sensitivity,
-            noise=planned.noise or 0.0,
-            average=settings.average,
-            n=n,
-            seed=seed,
-        )
+        shadows = shadow_plan(settings, planned, steps, n, seed)
+        return self._one_by_one(method, n, seed) if shadows is None else shadows
 
     def _one_by_one(self, method: methods.Method, n: int, seed: int) -> OneByOne:
         def train(model: nn.Module, data: Any, number: int) -> nn.Module:
@@ -122,3 +107,26 @@ class AuditedRun:
             return result.model
 
         return OneByOne(train, {"settings": self.settings.to_json(), "n": n, "seed": seed})
+
+
+def shadow_plan(
+    settings: Settings, planned: methods.Method, steps: int, n: int, seed: int
+) -> ShadowPlan | None:
+    """How shadow models of such a training are trained at once; None where they cannot be."""
+    # exactly: a subclass makes other releases, and other clippings have no vectorised form
+    if type(planned) is not methods.DPSGD or not isinstance(planned.clip, (int, float, Flat)):
+        return None
+    return ShadowPlan(
+        batch=planned.batch,
+        steps=steps,
+        optimizer=settings.optimizer,
+        lr=settings.lr,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        schedule=settings.schedule,
+        clip=planned.clipping.sensitivity,
+        noise=planned.noise or 0.0,
+        average=settings.average,
+        n=n,
+        seed=seed,
+    )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reticent import methods, training
+from reticent import training
 from reticent.audit.membership import (
     Attacking,
     MembershipReport,
@@ -25,12 +25,12 @@ from reticent.audit.membership import (
 )
 from reticent.audit.metrics import Leakage
 from reticent.audit.shadows import OneByOne, ShadowPlan
+from reticent.cli.auditing import shadow_plan
 from reticent.cli.building import budget_of, build_model, run_options
 from reticent.cli.preparing import STATISTICS_FILE, Prepared, prepare
 from reticent.cli.settings import Settings
 from reticent.errors import OptionError, ReticentError
 from reticent.files import read_json, to_json, write_atomically
-from reticent.gradients import Flat
 from reticent.privacy import Ledger
 from reticent.reproduction.claims import Planned, planned
 from reticent.reproduction.jobs import Job, Value
@@ -218,30 +218,16 @@ class _Procedure:
             self.method, budget_of(settings), self.n, settings.steps, settings.epochs, ledger
         )
         facts = {"key": self.job.key, "n": self.n}
-        simple = type(settled) is methods.DPSGD and isinstance(settled.clip, (int, float, Flat))
-        if not simple or self.job.design == "model" or REJECTED in self.job.measures:
+        shadows = shadow_plan(settings, settled, steps, self.n, settings.seed)
+        if shadows is None or self.job.design == "model" or REJECTED in self.job.measures:
             return OneByOne(self.train, facts)
-        assert isinstance(settled, methods.DPSGD)
         epsilon = None
         if budget_of(settings) is not None:
             for charge, purpose in settled.price(self.n):
                 ledger.charge(charge, purpose, count=steps)
             epsilon = ledger.epsilon(settings.delta)
         self._tell(epsilon, steps, None)
-        return ShadowPlan(
-            batch=settled.batch,
-            steps=steps,
-            optimizer=settings.optimizer,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            schedule=settings.schedule,
-            clip=settled.clipping.sensitivity,
-            noise=settled.noise or 0.0,
-            average=settings.average,
-            n=self.n,
-            seed=settings.seed,
-        )
+        return shadows
 
     def train(self, model: nn.Module, data: Any, number: int) -> nn.Module:
         """Train model `number`; what is known of the target is written down."""
