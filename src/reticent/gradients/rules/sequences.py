@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from reticent.gradients.rules.base import AT_ONCE, CACHED
+from reticent.gradients.rules.leases import Lease, taken_from
 
 ALL = slice(None)
 
@@ -70,17 +71,19 @@ def steps(some: slice) -> range:
     return range(some.start, some.stop)
 
 
-def empty(parts: Sequence[Tensor]) -> Tensor:
+def empty(parts: Sequence[Tensor], lease: Lease | None = None) -> Tensor:
     """Memory [T, D, B, G] for [B, T, G] of each direction."""
     batch, length, width = parts[0].shape
-    return memory(parts[0], length, len(parts), batch, width)
+    return memory(parts[0], lease, length, len(parts), batch, width)
 
 
-def memory(like: Tensor, length: int, directions: int, batch: int, width: int) -> Tensor:
+def memory(
+    like: Tensor, lease: Lease | None, length: int, directions: int, batch: int, width: int
+) -> Tensor:
     """[T, D, B, G]; on the CPU a direction's steps follow each other, as rows of one product."""
     if like.device.type != "cpu":
         return like.new_empty(length, directions, batch, width)
-    return like.new_empty(directions, length, batch, width).transpose(0, 1)
+    return taken_from(lease, like, directions, length, batch, width).transpose(0, 1)
 
 
 def with_ones(x: Tensor) -> Tensor:
@@ -161,8 +164,8 @@ def together(whole: Tensor) -> Tensor:
     return both
 
 
-def room(first: Tensor, steps: int) -> Tensor:
+def room(first: Tensor, steps: int, lease: Lease | None = None) -> Tensor:
     """Memory for a state before, between and after the steps."""
-    states = first.new_empty(steps + 1, *first.shape)
+    states = taken_from(lease, first, steps + 1, *first.shape)
     states[0] = first
     return states
