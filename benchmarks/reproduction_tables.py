@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,8 +69,9 @@ def page(records: Sequence[Record]) -> str:
 
 def _summary(records: Sequence[Record]) -> list[str]:
     lines = [
-        "| table | shows | entries | run | numbers compared | within 1 point | mean difference |",
-        "|---|---|---|---|---|---|---|",
+        "| table | shows | entries | run | numbers compared | within 1 point "
+        "| more than that above | more than that below |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     recorded = {record["table"]: record for record in records if not record["changes"]}
     absent: dict[str, list[str]] = {}
@@ -84,13 +84,12 @@ def _summary(records: Sequence[Record]) -> list[str]:
                 absent.setdefault(reason, []).append(f"{name} on {data.title}")
         run = 0 if record is None else sum(bool(entry["runs"]) for entry in record["entries"])
         judged = [] if record is None else _judged(record)
-        shown = NONE
-        if judged:
-            shown = f"{statistics.fmean(one.difference for one in judged):+.2f}"
         near = sum(bool(one.within) for one in judged)
+        above = sum(not one.within and one.difference > 0 for one in judged)
+        below = len(judged) - near - above
         lines.append(
             f"| {_link(name, record)} | {table.paper}, {table.name}: {table.title} | "
-            f"{len(table.entries())} | {run} | {len(judged)} | {near} | {shown} |"
+            f"{len(table.entries())} | {run} | {len(judged)} | {near} | {above} | {below} |"
         )
     lines += [
         "",

@@ -180,7 +180,7 @@ def test_networks_are_those_of_section_5() -> None:
             expected = ("scattering", "scatter-cnn")
         else:
             expected = ("none", "cifar-cnn" if entry.data == "cifar10" else "mnist-cnn")
-            tempered = entry.row == "DP-SGD-TS"
+            tempered = entry.row in ("DP-SGD-TS", "DP-SGD-Decay")
             assert settings.activation == ("tempered-sigmoid" if tempered else "relu")
         assert (settings.features, settings.model) == expected
         if entry.row == "DP-SGD-Decay":

@@ -1,0 +1,87 @@
+"""Settings that papers leave open: the presets have what was chosen on held-out records."""
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reticent.cli.settings import resolve
+from reticent.reproduction.tables import load
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+RECORD = json.loads((BENCHMARKS / "results" / "preset-settings.json").read_text())
+
+
+@pytest.fixture
+def search(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("preset_settings")
+
+
+@pytest.mark.parametrize("row", RECORD["rows"], ids=lambda row: f"{row['row']} {row['data']}")
+def test_presets_have_the_chosen_settings(row, search):
+    (entry,) = (
+        entry
+        for entry in load(row["table"]).entries()
+        if (entry.row, entry.data, entry.column) == (row["row"], row["data"], row["column"])
+    )
+    assert search.changed(entry.settings, row["chosen"]) == entry.settings
+    tried = [{k: v for k, v in one.items() if k != "accuracies"} for one in row["tried"]]
+    assert row["chosen"] == search.best(tried, [one["accuracies"] for one in row["tried"]])
+
+
+def test_every_searched_row_has_candidates_that_settings_take(search):
+    found = list(search.searched())
+    assert {name for name, _ in found} == set(search.SEARCHED)
+    for _, entry in found:
+        for candidate in search.candidates(entry.settings):
+            assert search.changed(entry.settings, candidate) != replace(entry.settings, seed=99)
+
+
+def test_candidates_are_compared_on_records_that_are_not_trained_on(search, monkeypatch):
+    seen = {}
+
+    def train_many(models, data, **options):
+        seen["trained"] = data
+        return [type("Result", (), {"model": model}) for model in models]
+
+    class HeldOut:
+        def __init__(self, data, device):
+            seen["held out"] = data
+
+        def __call__(self, model):
+            return {"accuracy": 0.5}
+
+    monkeypatch.setattr(search, "train_many", train_many)
+    monkeypatch.setattr(search, "HeldOut", HeldOut)
+    settings = resolve(
+        None, {"data": "digits", "method": "sign-sgd", "epsilon": 2.0, "epochs": 1.0}
+    )
+    found = search.accuracies(settings, [{"lr": 0.1}, {"lr": 0.2}], 300, "cpu", seeds=3)
+    assert found == [[50.0] * 3] * 2
+    inputs = [*seen["trained"][0], *seen["held out"][0]]
+    assert len(seen["held out"][1]) == 300
+    from reticent import data
+
+    train = data.load("digits").train[0]
+    assert len(inputs) == len(train)
+    assert all(bool((one == other).all()) for one, other in zip(inputs, train, strict=True))
+
+
+def test_a_rate_that_moves_nothing_loses(search):
+    settings = resolve(
+        None,
+        {
+            "data": "digits",
+            "method": "sign-sgd",
+            "epsilon": 8.0,
+            "epochs": 2.0,
+            "batch": 400,
+            "model": "linear",
+        },
+    )
+    tried = [{"lr": 1e-7}, {"lr": 0.01}]
+    found = search.accuracies(settings, tried, 300, "cpu", seeds=1)
+    assert search.best(tried, found) == {"lr": 0.01}
