@@ -19,7 +19,7 @@ demo: $(VENV)/.installed
 	$(BIN)/reticent train --out $(RUN_DIR) --overwrite
 
 test: $(VENV)/.installed lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .

@@ -29,7 +29,6 @@ Records = Sequence[dict[str, Any]]
 Machine = Callable[[dict[str, Any]], str]
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 README_EPSILONS = (1.0, 2.0, 3.0, 4.0)
-START, END = "<!-- frontier -->", "<!-- /frontier -->"
 NONE = "–"
 
 
@@ -292,12 +291,3 @@ def part(records: Records) -> str:
             " [Ranges, commands, how the recipes were found](docs/frontier.md).",
         ]
     )
-
-
-def with_part(readme: str, records: Records) -> str:
-    """The README with its table as the results give it."""
-    if readme.count(START) != 1 or readme.count(END) != 1:
-        raise SystemExit(f"README.md needs {START} and {END}, once each")
-    before, _, rest = readme.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n{part(records)}\n{END}{after}"

@@ -13,6 +13,7 @@ import copy
 import functools
 import gc
 import json
+import multiprocessing
 import re
 import time
 from collections.abc import Callable
@@ -306,6 +307,22 @@ def save(record: dict[str, Any], path: Path) -> None:
     path.write_text(text + "\n")
 
 
+def measured(
+    name: str, device: str, batch: int | None, repeats: int, compiled: bool, others: bool
+) -> dict[str, Any]:
+    """One case."""
+    return Bench(name, device, batch).measure(repeats, compiled, others)
+
+
+def measured_apart(*what: Any) -> dict[str, Any]:
+    """One case in a process of its own, as one would train it.
+
+    What an earlier case left with the system's allocator decides how fast the next gets memory.
+    """
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(measured, what)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -331,9 +348,12 @@ def main() -> None:
         "machine": describe_machine(),
         "cases": {},
     }
+    apart = options.device == "cpu" and len(options.case) > 1
     for name in options.case:
-        bench = Bench(name, options.device, options.batch)
-        case = record["cases"][name] = bench.measure(options.repeats, compiled, options.rivals)
+        case = (measured_apart if apart else measured)(
+            name, options.device, options.batch, options.repeats, compiled, options.rivals
+        )
+        record["cases"][name] = case
         print(f"{name}, batch {case['batch']}", flush=True)
         for title, one in case["contestants"].items():
             reasons = [f"{k}: {one[k]}" for k in ("skipped", "wrong", "failed") if k in one]

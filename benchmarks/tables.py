@@ -1,4 +1,4 @@
-"""Write `docs/results.md`, `frontier.md` and `reproductions.md`, and the README's accuracies.
+"""Write `docs/results.md`, `frontier.md` and `reproductions.md`, and the README's tables.
 
 All come from `benchmarks/results/*.json` and the published tables; no number there is typed. With
 `--check`, fail if one is not what these give. `benchmarks/figures.py` draws the figures.
@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import audit_tables
+import default_tables
 import defence_tables
 import frontier_tables
 import reproduction_tables
+import speed_tables
+from speed_tables import machine, profiles, runs, scaling, steps
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -23,16 +26,11 @@ PAGE = ROOT / "docs" / "results.md"
 FROM_OTHERS = {
     "attacks": audit_tables.attacks,
     "canaries": audit_tables.canaries,
+    "defaults": default_tables.defaults,
     "defences": defence_tables.defences,
     "deniable-steps": defence_tables.steps,
     "poisoning": defence_tables.poisoning,
 }
-
-
-def machine(record: dict[str, Any]) -> str:
-    told = record["machine"]
-    where = told["accelerator"] or f"{told['processor']}, {told['threads']} thread(s)"
-    return f"{where}; PyTorch {told['versions']['torch']}"
 
 
 def trainings(records: list[dict[str, Any]]) -> list[str]:
@@ -61,119 +59,6 @@ def trainings(records: list[dict[str, Any]]) -> list[str]:
         )
     notes = [f"{r['data']}: {r['data_note']}." for r in records if "data_note" in r]
     return [*lines, "", *(line for note in notes for line in (note, ""))]
-
-
-STEPS = {
-    "plain": "plain SGD",
-    "plain compiled": "plain SGD, `torch.compile`",
-    "plain graph": "plain SGD, CUDA graph",
-    "reticent": "Reticent, `RepeatedSum`",
-    "reticent eager": "Reticent, `clipped_sum`",
-    "opacus hooks": "Opacus, hooks",
-    "opacus functorch": "Opacus, functorch",
-    "opacus ghost": "Opacus, ghost",
-}
-
-
-def spread(values: list[float]) -> str:
-    low, middle, high = values
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
-
-
-def steps(record: dict[str, Any]) -> list[str]:
-    if not all("contestants" in case for case in record["cases"].values()):
-        return []  # a record of an older form
-    exact = ""
-    if record["tf32"]:
-        exact = (
-            "Matrix products and convolutions are timed in TF32, where an update may be off by"
-            f" {record['tolerance_tf32']:g}. "
-        )
-    rival = f"Opacus {record['opacus']}. " if record["opacus"] else ""
-    lines = [
-        f"## Cost of a private step ({record['device']})",
-        "",
-        "One whole optimizer step on a fixed random batch, all in turns in one process: median of"
-        f" {record['repeats']} rounds, and the ratio to the plain step of the same round with its"
-        " 5 % and 95 % quantiles. Before, the update of each private step without noise was"
-        f" compared with {record['checked']} examples one at a time; what was off by more than"
-        f" {record['tolerance']:g} of the largest entry is not timed. {exact}{rival}"
-        f"{machine(record)}.",
-        "",
-        "| model | batch | step | ms | over plain | peak MiB | over the best Opacus |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    notes: dict[str, None] = {}
-    for case in record["cases"].values():
-        others = [
-            one["ms"][1]
-            for name, one in case["contestants"].items()
-            if name.startswith("opacus") and "ms" in one
-        ]
-        for name, one in case["contestants"].items():
-            start = f"| {case['label']} | {case['batch']} | {STEPS[name]} |"
-            if "note" in one:
-                notes[f"{case['label']} for Opacus: {one['note']}."] = None
-            if "failed" in one or "wrong" in one:
-                reason = one.get("failed") or f"wrong, {one['wrong']}"
-                lines.append(f"{start} {reason.replace('|', '/')} | - | - | - |")
-            if "ratio" not in one or "failed" in one:
-                continue
-            peak = f"{one['peak_mib']:.0f}" if "peak_mib" in one else "-"
-            ours = name.startswith("reticent") and others
-            best = f"{one['ms'][1] / min(others):.2f}" if ours else "-"
-            lines.append(f"{start} {one['ms'][1]:.1f} | {spread(one['ratio'])} | {peak} | {best} |")
-        if "remark" in case:
-            notes[f"{case['label']}: {case['remark']}."] = None
-        if case["path"] != "fast":
-            notes[f"{case['label']} in Reticent: {case['path']}."] = None
-    return [*lines, "", *(line for note in notes for line in (note, ""))]
-
-
-def scaling(record: dict[str, Any]) -> list[str]:
-    figure = PAGE.parent / "figures" / f"scaling-{record['device']}.svg"
-    lines = [
-        f"## How the cost grows ({record['device']})",
-        "",
-        "Private over plain, one size changed at a time (`benchmarks/scaling.py`), median of"
-        f" {record['repeats']} rounds. The noise covers every weight, used in the batch or not: the"
-        f" vocabulary is where it shows. {machine(record)}.",
-        "",
-        *([f"![Ratios against sizes](figures/{figure.name})", ""] if figure.exists() else []),
-        "| against | model | size | batch | plain ms | private ms | over plain |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for curve in record["curves"]:
-        for point in curve["points"]:
-            lines.append(
-                f"| {curve['what']} | {curve['model']} | {point['size']} | {point['batch']} | "
-                f"{point['plain_ms']:.2f} | {point['private_ms']:.2f} | {spread(point['ratio'])} |"
-            )
-    return [*lines, ""]
-
-
-def profiles(records: list[dict[str, Any]]) -> list[str]:
-    if not records:
-        return []
-    lines = [
-        "## Where the time of a step goes",
-        "",
-        "Operations (CPU) or kernels (GPU) with the most time of their own, by"
-        " `benchmarks/profiles.py`; the first five of each.",
-        "",
-        "| model | batch | step | ms | calls | most time | machine |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for record in records:
-        for name, one in record["contestants"].items():
-            top = ", ".join(
-                f"`{part['name']}` {100 * part['share']:.0f} %" for part in one["top"][:5]
-            )
-            lines.append(
-                f"| {record['label']} | {record['batch']} | {STEPS[name]} | {one['ms']:.1f} | "
-                f"{one['calls']} | {top} | {machine(record)} |"
-            )
-    return [*lines, ""]
 
 
 def recipes(record: dict[str, Any]) -> list[str]:
@@ -259,37 +144,6 @@ def selection(record: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def runs(record: dict[str, Any]) -> list[str]:
-    """Whole trainings, and a batch that does not fit."""
-    lines = [f"## Whole trainings ({record['device']})", ""]
-    if "trainings" in record:
-        lines += [
-            "`scatter-cnn` on Fashion-MNIST's scattering features (`benchmarks/runs.py`), one seed;"
-            f" noise, optimizer, ledger and sampling included, warm-up not. {machine(record)}.",
-            "",
-            "| method | batch | updates | trials per update | seconds | ms per trial | warm-up "
-            "| test accuracy |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-    for method, one in record.get("trainings", {}).items():
-        lines.append(
-            f"| {method} | {one['batch']} | {one['steps']} | {one['trials_per_update']:.2f} | "
-            f"{one['seconds']:.1f} | {one['ms_per_trial']:.2f} | "
-            f"{one['warm_up_seconds']:.1f} s for {one['warm_up_steps']} updates | "
-            f"{100 * one['accuracy']:.2f} % |"
-        )
-    if "memory" in record:
-        one = record["memory"]
-        lines += [
-            "",
-            f"One release of {one['batch']} of {one['records']} made-up images, {one['model']}:"
-            f" {one['seconds']:.1f} s in pieces of {one['microbatch']}, which were measured to fit;"
-            f" at most {one['peak_mib']:.0f} MiB"
-            + (" of this process." if record["device"] == "cpu" else " allocated on the device."),
-        ]
-    return [*lines, ""]
-
-
 def importance(record: dict[str, Any]) -> list[str]:
     """DPIS and DP-SGD at equal budget."""
     lines = [
@@ -370,6 +224,18 @@ def page(records: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def with_parts(readme: str, parts: dict[str, str]) -> str:
+    """The README with its generated parts, each between two comments, as the results give them."""
+    for name, text in parts.items():
+        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        if readme.count(start) != 1 or readme.count(end) != 1:
+            raise SystemExit(f"README.md needs {start} and {end}, once each")
+        before, _, rest = readme.partition(start)
+        _, _, after = rest.partition(end)
+        readme = f"{before}{start}\n{text}\n{end}{after}"
+    return readme
+
+
 def pages() -> dict[Path, str]:
     """Everything that is generated, by file."""
     records = [json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json"))]
@@ -378,7 +244,10 @@ def pages() -> dict[Path, str]:
         PAGE: page(records),
         PAGE.with_name("frontier.md"): frontier_tables.page(records, machine),
         PAGE.with_name("reproductions.md"): reproduction_tables.page(records),
-        readme: frontier_tables.with_part(readme.read_text(), records),
+        readme: with_parts(
+            readme.read_text(),
+            {"frontier": frontier_tables.part(records), "speed": speed_tables.part(records)},
+        ),
     }
 
 

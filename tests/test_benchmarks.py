@@ -4,7 +4,6 @@ import copy
 import importlib
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -44,10 +43,9 @@ def run(monkeypatch, script, out, arguments):
     importlib.import_module(script).main()
 
 
-def test_steps_times_what_it_has_checked(tmp_path):
-    command = [sys.executable, BENCHMARKS / "steps.py", "--device", "cpu", "--out", tmp_path]
-    tiny = ["--case", "mnist-cnn", "--batch", "6", "--repeats", "2"]
-    subprocess.run([*command, *tiny], check=True, capture_output=True, timeout=120)
+@pytest.mark.usefixtures("steps")
+def test_steps_times_what_it_has_checked(tmp_path, monkeypatch):
+    run(monkeypatch, "steps", tmp_path, "--case mnist-cnn --batch 6 --repeats 2")
     record = json.loads((tmp_path / "steps-cpu.json").read_text())
     case = record["cases"]["mnist-cnn"]
     assert case["batch"] == 6

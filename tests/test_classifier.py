@@ -1,12 +1,7 @@
 """The private classifier against scikit-learn's own checks, closed forms and plain PyTorch."""
 
-import json
 import math
 import pickle
-import re
-import subprocess
-import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +24,8 @@ from reticent.classifier_fits import PrivacyWarning, spent_together
 from reticent.row_scaling import scale_rows
 from reticent.training.train import PUBLIC_SIZE_NOTE, SEEDED_NOTE
 
+from .classifier_problem import problem, quick
+
 DOCS = Path(__file__).parent.parent / "docs"
 # What scikit-learn asks for and noise that nobody can repeat does not give.
 FRESH_NOISE = {
@@ -41,17 +38,6 @@ FRESH_NOISE = {
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore::reticent.classifier_fits.PrivacyWarning")
-
-
-def problem(n=60, features=4, classes=3):
-    generator = np.random.default_rng(0)
-    y = np.arange(n) % classes
-    centres = 3 * generator.standard_normal((classes, features))
-    return centres[y] + generator.standard_normal((n, features)), y
-
-
-def quick(**options):
-    return PrivateClassifier(**{"classes": [0, 1, 2], "steps": 5, "insecure_coins": 1, **options})
 
 
 def gaussian_epsilon(mu, delta):
@@ -351,89 +337,6 @@ def test_wrong_options_are_named(option, value):
         quick(model=nn.Linear(4, 3), model_options={"zero": True}).fit(X, y)
 
 
-# -- files --------------------------------------------------------------------------------------
-
-ALONE = """
-import importlib.util, json, sys
-class Block:
-    def find_spec(self, name, *rest):
-        if name.split(".")[0] in ("reticent", "sklearn"):
-            raise ImportError(name)
-sys.meta_path.insert(0, Block())
-spec = importlib.util.spec_from_file_location("rebuild", sys.argv[1] + "/rebuild.py")
-rebuild = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(rebuild)
-rows = json.load(sys.stdin)
-import torch
-from safetensors.torch import load_file
-plain = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).double()
-plain.load_state_dict(load_file(sys.argv[1] + "/model.safetensors"))
-rows64 = torch.tensor(rows, dtype=torch.float64).clamp(-3, 3) / 3
-by_hand = plain(rows64 / rows64.norm(dim=1, keepdim=True)).tolist()
-print(json.dumps([rebuild.logits(rows).tolist(), rebuild.predict(rows), by_hand]))
-"""
-
-
-def test_a_saved_classifier_lives_without_us(tmp_path):
-    X, y = problem()
-    words = np.array(["ant", "bee", "cow"])[y]
-    fitted = quick(classes=["ant", "bee", "cow"], bounds=(-3, 3)).fit(X, words)
-    fitted.save(tmp_path / "mine")
-    told = subprocess.run(
-        [sys.executable, "-c", ALONE, tmp_path / "mine"],
-        input=json.dumps(X.tolist()),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-    )
-    logits, labels, by_hand = json.loads(told.stdout)
-    assert np.asarray(logits) == pytest.approx(fitted.decision_function(X), abs=1e-12)
-    assert np.asarray(by_hand) == pytest.approx(fitted.decision_function(X), abs=1e-9)
-    assert labels == fitted.predict(X).tolist()
-
-
-@pytest.mark.parametrize("options", [{"model": "mlp"}, {"row_norm": 4.0}, {"bounds": (-3, 3)}])
-def test_saving_and_loading(tmp_path, options):
-    X, y = problem()
-    fitted = quick(**options).fit(X, y)
-    fitted.save(tmp_path)
-    again = PrivateClassifier.load(tmp_path)
-    assert np.array_equal(again.decision_function(X), fitted.decision_function(X))
-    assert again.predict(X).dtype == y.dtype
-    assert again.epsilon_ == again.total_epsilon_ == fitted.epsilon_
-    assert again.ledger_.to_json() == fitted.ledger_.to_json()
-    assert again.get_params()["steps"] == 5
-    with pytest.raises(rt.CheckpointError, match="finished run"):
-        fitted.save(tmp_path)
-    fitted.save(tmp_path, overwrite=True)
-    (tmp_path / "classifier.json").write_text("{}")
-    with pytest.raises(rt.CheckpointError, match="reticent-classifier"):
-        PrivateClassifier.load(tmp_path)
-
-
-def test_what_is_no_plain_data_must_be_given_again(tmp_path):
-    X, y = problem()
-
-    class Odd(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-
-        def forward(self, rows):
-            return self.layer(rows) * 2
-
-    fitted = quick(model=Odd()).fit(X, y)
-    fitted.save(tmp_path)
-    assert not (tmp_path / "rebuild.py").exists()
-    with pytest.raises(rt.OptionError, match="model = None"):
-        PrivateClassifier.load(tmp_path)
-    again = PrivateClassifier.load(tmp_path, model=Odd())
-    assert np.array_equal(again.predict_proba(X), fitted.predict_proba(X))
-    with pytest.raises(rt.OptionError, match="steps = 3"):
-        PrivateClassifier.load(tmp_path, model=Odd(), steps=3)
-
-
 def test_unfitted_says_so(tmp_path):
     for ask in (lambda m: m.epsilon_, lambda m: m.total_epsilon_, lambda m: m.save(tmp_path)):
         with pytest.raises(NotFittedError):
@@ -445,14 +348,7 @@ def test_scaling_keeps_the_type_of_the_rows():
     assert scale_rows(rows, None, None, "unit").dtype == torch.float32
 
 
-def test_the_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_page_names_the_checks_that_fresh_noise_fails():
     page = (DOCS / "scikit-learn.md").read_text()
-    names: dict = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
-        for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-            exec(code, names)
-    assert names["classifier"].epsilon_ <= 3
     for name in FRESH_NOISE:
         assert name in page

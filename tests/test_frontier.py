@@ -202,19 +202,6 @@ def test_figures_are_drawn_from_the_results(tmp_path):
         assert ">passes before the search<" in (tmp_path / f"search-{data}.svg").read_text()
 
 
-def test_only_the_part_between_the_markers_changes(tables):
-    made = [recorded(f"frontier-{data}") for data in DATA]
-    text = "before\n<!-- frontier -->\nold\n<!-- /frontier -->\nafter"
-    once = tables.with_part(text, made)
-    assert once.startswith("before\n<!-- frontier -->\n| test accuracy, %")
-    assert once.endswith("<!-- /frontier -->\nafter")
-    assert "old" not in once
-    assert tables.with_part(once, made) == once
-    for broken in ("no markers", text + "<!-- frontier -->", text.replace("/frontier", "/x")):
-        with pytest.raises(SystemExit, match="once each"):
-            tables.with_part(broken, made)
-
-
 def test_an_epsilon_is_rounded_up(points):
     assert points.up(0.99991) == "1.0000"
     assert points.up(0.9999) == "0.9999"

@@ -1,7 +1,8 @@
 """Reticent: train PyTorch models on sensitive records, with an ε that holds up."""
 
+from typing import TYPE_CHECKING, Any
+
 from reticent import audit, data, features, gradients, methods, models, privacy, training
-from reticent.classifier import PrivateClassifier
 from reticent.classifier_fits import PrivacyWarning, spent_together
 from reticent.coins import Coins
 from reticent.errors import (
@@ -42,6 +43,9 @@ from reticent.training import (
     train,
     train_many,
 )
+
+if TYPE_CHECKING:
+    from reticent.classifier import PrivateClassifier
 
 __version__ = "0.1.0"
 
@@ -92,3 +96,12 @@ __all__ = [
     "train_many",
     "training",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # here: scikit-learn takes longer to import than all of the library, and few runs need it
+    if name == "PrivateClassifier":
+        from reticent.classifier import PrivateClassifier
+
+        return PrivateClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

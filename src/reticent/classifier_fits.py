@@ -7,7 +7,6 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from reticent.errors import AccountingError, OptionError
@@ -48,6 +47,8 @@ def spent_together(*classifiers: PrivateClassifier, delta: float | None = None) 
         >>> a.epsilon_ < spent_together(a, b) < a.epsilon_ + b.epsilon_
         True
     """
+    from sklearn.utils.validation import check_is_fitted  # here: it takes a second to import
+
     if not classifiers:
         raise OptionError("classifiers", (), "must be one or more")
     for classifier in classifiers:

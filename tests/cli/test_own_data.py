@@ -3,72 +3,27 @@
 from __future__ import annotations
 
 import json
-import random
-import re
-import shlex
 import stat
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from reticent.cli import app, main
 from reticent.cli.own_data import load_own
 from reticent.cli.preparing import RECORDS_FILE, STATISTICS_FILE
 from reticent.cli.settings import resolve
-from reticent.data.own import starting
 from reticent.training import Training
 
 from .calling import call, refuse, runner
+from .own_files import write_people, write_pictures, write_reviews
 from .test_standardise import resume
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "own-data.md"
 STATED = (
     *("--target", "ill", "--classes", "no,yes", "--bounds", "age=0..120"),
     *("--bounds", "income=0..1000000", "--columns", "city:category", "--columns", "note:text:64"),
 )
-
-
-def write_people(path: Path, count: int = 300) -> Path:
-    chance = random.Random(0)
-    lines = ["age,income,city,note,ill"]
-    for _ in range(count):
-        ill = chance.random() < 0.5
-        age = f"{chance.gauss(65 if ill else 35, 8):.1f}" if chance.random() > 0.1 else ""
-        income = f"{10 ** chance.gauss(4 if ill else 5, 0.2):.0f}"
-        city = chance.choice(["Rome", "Oslo", ""] if ill else ["Bonn", "Oslo"])
-        note = "coughs a lot at night" if ill else "feels fine and slept well"
-        lines.append(f"{age},{income},{city},{note},{'yes' if ill else 'no'}")
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def write_reviews(path: Path) -> Path:
-    chance = random.Random(1)
-    words = {"pos": ["great", "lovely", "superb"], "neg": ["dull", "awful", "boring"]}
-    with path.open("w") as file:
-        for _ in range(200):
-            label = chance.choice(["pos", "neg"])
-            text = " ".join(["the film was", *chance.choices(words[label], k=4)])
-            file.write(json.dumps({"text": text, "label": label}) + "\n")
-    return path
-
-
-def write_pictures(root: Path) -> Path:
-    image = pytest.importorskip("PIL.Image")
-    chance = np.random.RandomState(2)
-    for label in ("across", "down"):
-        (root / label).mkdir(parents=True)
-        for number in range(30):
-            pixels = chance.randint(0, 60, (16, 16, 3))
-            if label == "across":
-                pixels[::4] += 180
-            else:
-                pixels[:, ::4] += 180
-            image.fromarray(pixels.astype(np.uint8)).save(root / label / f"{number}.png")
-    return root
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +71,9 @@ def test_a_mixed_table_is_learned_and_its_statistics_are_paid_for(here: Path) ->
         assert said in notes
     settings = run["config"]["settings"]
     assert run["conduct"]["draws"][0]["rate"] == 1.0  # all records in every release
-    assert Path(settings["data"]).is_absolute()
+    assert settings["data"] == "people.csv"
+    private = json.loads((here / "runs/people-dpsgd" / RECORDS_FILE).read_text())
+    assert private["paths"] == {"data": str(here / "people.csv")}
 
 
 def test_what_is_public_costs_nothing_and_is_not_noted(here: Path) -> None:
@@ -260,32 +217,9 @@ def test_a_resumed_run_takes_no_options_of_data(here: Path) -> None:
     assert "data_options" in refuse("train", "--resume", "run", "--target", "x")
 
 
-@pytest.mark.parametrize("method", ["dpis", "sgd", "noise-decay"])
+@pytest.mark.parametrize("method", ["dpis", "dpsur", "sgd", "noise-decay"])
 def test_other_methods_start_too(here: Path, method: str) -> None:
     write_people(here / "people.csv")
-    extra = {"dpis": ("--batch", 20), "noise-decay": ("--set", "rate=0.1")}.get(method, ())
+    extra = {"noise-decay": ("--set", "rate=0.1")}.get(method, ())
     words = ("--data", "people.csv", *STATED, "--method", method, "--steps", 3, *extra)
     call("train", *words, "--device", "cpu", "--quiet", "--out", "run")
-
-
-def test_the_page_runs_as_it_is_written(here: Path, monkeypatch) -> None:
-    write_people(here / "people.csv")
-    write_reviews(here / "reviews.jsonl")
-    write_pictures(here / "pictures")
-    # the same features from fewer images: seconds, not a minute
-    small = {"parts": "1x1", "mirror": False, "images": 80}
-    monkeypatch.setitem(starting._FEATURES, "feature_options", small)
-    blocks = re.findall(r"```(\w*)\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    commands = [line for kind, text in blocks if not kind for line in text.splitlines() if line]
-    (here / "mine.toml").write_text(next(text for kind, text in blocks if kind == "toml"))
-    assert len(commands) == 6
-    for number, command in enumerate(commands):
-        program, *words = shlex.split(command)
-        assert program == "reticent"
-        out = () if "--out" in words or words[0] == "audit" else ("--out", f"runs/{number}")
-        call(*words, *out, "--device", "cpu")
-    notes = run_json("runs/people")["ledger"]["notes"]
-    assert not any("learned" in note or "inferred" in note for note in notes)
-    for kind, text in blocks:
-        if kind == "python":
-            exec(text, {})

@@ -1,7 +1,6 @@
 """`reticent plan` says what a training would do."""
 
 import json
-import re
 import shlex
 from pathlib import Path
 
@@ -147,11 +146,3 @@ def test_durations(seconds, text):
 )
 def test_errors_name_option_and_value(words, said):
     assert said in refuse("plan", *words)
-
-
-def test_the_page_runs():
-    shown = re.findall(r"^reticent plan (.*?)(?:  +#.*)?$", PAGE.read_text(), re.MULTILINE)
-    assert len(shown) >= 3
-    for words in shown:
-        # as printed but for the rows, which take seconds each
-        assert planned(*shlex.split(words.replace("--json", "")), "--steps", 3, "--batch", 25000)

@@ -127,10 +127,10 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     call(*COMMAND)  # nothing else needs it
 
 
-def test_matplotlib_is_imported_only_to_draw() -> None:
+def test_what_is_slow_to_import_is_imported_where_it_is_needed() -> None:
     code = (
         "import sys, reticent.cli as cli\n"
         "cli.app(['threshold', '--valid-sigma', '1'], standalone_mode=False)\n"
-        "sys.exit('matplotlib' in sys.modules)"
+        "sys.exit(any(name in sys.modules for name in ('matplotlib', 'sklearn', 'PIL')))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

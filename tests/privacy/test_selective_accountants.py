@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import dp_accounting as dp
 import numpy as np
@@ -47,8 +48,9 @@ def in_order(one, count, delta=DELTA):
     exact = exact_epsilon(one, count, None, delta)
     by_pld = pld_epsilon(((one, count),), delta)
     by_rdp = rdp_epsilon(((one, count),), delta)
-    assert 0 < instance_epsilon(one, count, delta) <= exact <= min(by_pld, by_rdp)
-    return exact, by_pld, by_rdp
+    lower = instance_epsilon(one, count, delta)
+    assert 0 < lower <= exact <= min(by_pld, by_rdp)
+    return lower, exact, max(by_pld, by_rdp)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +58,8 @@ def in_order(one, count, delta=DELTA):
     [(-2.0, 1.3), (-1.0, 0.5), (-1.0, 3.0), (0.0, 0.8), (1.0, 1.3)],
 )
 def test_instance_exact_pld_and_rdp_are_in_order(beta, valid_noise):
-    exact, by_pld, by_rdp = in_order(charge(valid_noise=valid_noise, beta=beta), 24)
-    assert max(by_pld, by_rdp) < 1.5 * exact
+    _, exact, loosest = in_order(charge(valid_noise=valid_noise, beta=beta), 24)
+    assert loosest < 1.5 * exact
 
 
 @pytest.mark.parametrize(
@@ -70,8 +72,8 @@ def test_instance_exact_pld_and_rdp_are_in_order(beta, valid_noise):
     ],
 )
 def test_in_order_at_published_settings(one):
-    exact, *_ = in_order(one, 40)
-    assert exact < 1.02 * instance_epsilon(one, 40, DELTA)
+    lower, exact, _ = in_order(one, 40)
+    assert exact < 1.02 * lower
 
 
 def test_the_mnist_row():
@@ -85,6 +87,7 @@ def test_the_mnist_row():
 # -- limits ---------------------------------------------------------------------------------------
 
 
+@cache
 def plain(rate, multiplier, count, delta):
     accountant = PLDAccountant(value_discretization_interval=1e-5)
     accountant.compose(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(multiplier)), count)

@@ -29,7 +29,9 @@ def test_every_setting_is_in_the_key_but_where_it_runs():
     for field in fields(Settings):
         value = OTHERS.get(field.name, other(getattr(JOB.settings, field.name)))
         changed = replace(JOB, settings=replace(JOB.settings, **{field.name: value}))
-        assert (changed.key == JOB.key) == (field.name in ("device", "root")), field.name
+        assert (changed.key == JOB.key) == (field.name in ("device", "root", "confusion")), (
+            field.name
+        )
 
 
 def test_what_is_measured_is_in_the_key():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import signal
+import threading
 from dataclasses import replace
 
 import pytest
@@ -16,8 +18,8 @@ from reticent.methods import DPSUR
 from reticent.methods.published import PublishedDPSUR
 from reticent.reproduction import claims, measuring, running
 from reticent.reproduction.claims import planned
-from reticent.reproduction.jobs import Job, job_of
-from reticent.reproduction.measuring import grouped, measure
+from reticent.reproduction.jobs import Job, Outcome, job_of
+from reticent.reproduction.measuring import grouped, measure, train_group
 from reticent.reproduction.running import run_jobs
 from reticent.reproduction.tables import load, parse
 from reticent.training.checkpoint import CHECKPOINT
@@ -188,6 +190,38 @@ def test_a_worker_that_dies_fails_its_job_only(tmp_path, monkeypatch):
     found = run_jobs(jobs, tmp_path, device="cpu", workers=2)
     assert [outcome.state for outcome in found.values()] == ["failed", "done"]
     assert "exit code 3" in found[jobs[0].key].error
+
+
+class Crowded:
+    """A worker in a thread, which has no memory for anything but SGD."""
+
+    def __init__(self, options, threads):
+        self.connection, theirs = multiprocessing.Pipe()
+        self.thread = threading.Thread(target=self.work, args=(theirs, options))
+        self.thread.start()
+
+    def work(self, connection, options):
+        while (group := connection.recv()) is not None:
+            found = [Outcome(job.key, "failed", error="CUDA out of memory.") for job in group]
+            if group[0].settings.method == "sgd":
+                found = train_group(group, **options)
+            connection.send(found)
+
+    def end(self):
+        self.connection.send(None)
+
+    def gone(self):
+        self.thread.join()
+
+
+def test_a_job_without_room_beside_others_is_done_alone_at_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "_Worker", Crowded)
+    jobs = [*jobs_of(rows=["DPSGD"]), *jobs_of(rows=["SGD"])]
+    events = []
+    found = run_jobs(jobs, tmp_path, device="cpu", workers=2, tell=events.append)
+    assert [outcome.state for outcome in found.values()] == ["done"] * 3
+    ended = [event.key for event in events if event.what == "ended"]
+    assert ended == [jobs[2].key, jobs[0].key, jobs[1].key]
 
 
 def test_groups_are_of_one_architecture_on_the_same_records():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from reticent.errors import OptionError
@@ -211,13 +208,6 @@ def test_a_table_of_ones_own(tmp_path):
         load(tmp_path / "other.toml")
     with pytest.raises(OptionError, match="table = 'dpsur/table9'"):
         load("dpsur/table9")
-
-
-def test_the_example_of_the_manual_is_a_table():
-    page = Path(__file__).parents[2] / "docs" / "reproduce.md"
-    text = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)[0]
-    table = parse(text, "mine", "mine.toml")
-    assert [row.name for row in table.rows] == ["DP-SGD", "non-private"]
 
 
 def test_names_are_in_order():

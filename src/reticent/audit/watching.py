@@ -17,6 +17,7 @@ import torch
 
 from reticent.coins import Coins
 from reticent.data.sampling import BLOCK
+from reticent.gradients.isolating import reseed
 from reticent.methods.base import Method
 from reticent.privacy import Charge, Ledger, Sensitive
 from reticent.training import Training
@@ -292,7 +293,7 @@ class World:
         run.pinned = pinned
         run.nudged = nudged or (lambda address: False)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(run.state.step)  # public randomness is the same in every world
+            reseed(run.state.step)  # public randomness is the same in every world
             for _ in self.training:
                 return notebook
         return None

@@ -13,6 +13,7 @@ from reticent.cli import (
     account,
     audit,
     calibrate,
+    compare,
     data,
     deniability,
     features,
@@ -40,6 +41,7 @@ app.command("plan")(plan.plan)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
+app.command("compare")(compare.compare)
 app.command("threshold")(threshold.threshold)
 app.command("deniability")(deniability.deniability)
 account.app.command("dpis")(importance.account)

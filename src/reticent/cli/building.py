@@ -14,9 +14,11 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler
 import reticent
 from reticent import data as datasets
 from reticent import methods, models
+from reticent.cli.own_data import described
 from reticent.cli.preparing import prepare
 from reticent.cli.settings import Settings
 from reticent.coins import Coins
+from reticent.data.own import OwnSplits
 from reticent.errors import OptionError, one_of
 from reticent.privacy import Budget
 from reticent.training import Training, evaluate
@@ -63,10 +65,13 @@ def build_training(
         overwrite=overwrite,
         held_out=functools.partial(
             class_counts, data=held_out, classes=splits.info.classes, device=device
-        ),
+        )
+        if settings.confusion
+        else None,
         config={
             "settings": settings.to_json(),
             "public_seeds": {"model": settings.seed},
+            **({"records": described(splits)} if isinstance(splits, OwnSplits) else {}),
             **(config or {}),
         },
         **run_options(settings, len(splits.train[0])),

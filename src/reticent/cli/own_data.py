@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ from rich.table import Table
 
 from reticent.cli.output import errors, screen
 from reticent.data.own import OwnSplits, class_list, from_file, is_own
-from reticent.data.own.starting import noise_floor, start
+from reticent.data.own.contents import ARRAYS, TABLES
+from reticent.data.own.starting import noise_floor, sampled, selective, start
 from reticent.data.records import fingerprint
-from reticent.errors import OptionError
+from reticent.errors import CheckpointError, OptionError
+from reticent.files import read_json
+from reticent.methods import DPIS, DPSUR
 
 FLAGS = (
     "target",
@@ -29,8 +34,14 @@ FLAGS = (
     "grey",
 )
 
+RECORDS_FILE = "records.json"
+"""Where one's own records are, and a fingerprint of them, for they may change; private as they."""
+_PATHS = {"data": "the records", "test": "the test records", "target": "the labels"}
+
 # what `resolve` has read and `prepare` is about to ask for, so that files are read once
 _waiting: dict[str, OwnSplits] = {}
+# what was read while `reading_once` is open
+_once: dict[str, OwnSplits] | None = None
 
 
 def data_options(flags: dict[str, Any]) -> dict[str, Any] | None:
@@ -53,11 +64,15 @@ def own_settings(data: str, stated: dict[str, Any], recipe: dict[str, Any]) -> d
     count = stated.get("n") or len(splits.train[0])
     safe_delta = delta if isinstance(delta, float) and 0 < delta < 1 else 1e-5
     settings = start(splits, epsilon if usable else 3.0, safe_delta, count)
+    own_start = {DPIS.name: sampled, DPSUR.name: selective}.get(stated.get("method", ""))
+    settings = settings if own_start is None else own_start(settings, count)
     for name, table in (("model", "model_options"), ("features", "feature_options")):
         if stated.get(name, settings.get(name)) != settings.get(name):
             settings.pop(table, None)  # they belong to the recipe's
     if stated.get("standardise") is False:
         settings.pop("standardise_noise", None)
+    if recipe.get("epochs") is not None:
+        settings.pop("steps", None)  # the method's recipe has a length of its own
     told = _too_noisy(splits, {**settings, **stated}, count)
     _waiting.clear()
     _waiting[_key(path, options)] = replace(splits, warnings=(*splits.warnings, *told))
@@ -135,10 +150,104 @@ def shown_name(data: str) -> str:
     return (Path(data).stem or "data") if is_own(data) else data
 
 
+def published(data: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Data and options as a run tells them: files by their last name, for folders say who ran it.
+
+    >>> published("/home/ann/pictures", {"test": "/home/ann/more", "side": 32})
+    ('./pictures', {'test': './more', 'side': 32})
+    """
+    if not is_own(data):
+        return data, options
+    shown = {
+        name: _last_name(value) if name in _hidden(data, options) else value
+        for name, value in options.items()
+    }
+    return _last_name(data), shown
+
+
+def hidden_paths(data: str, options: dict[str, Any]) -> dict[str, str]:
+    """Where the files are that `published` names; for whoever holds the records."""
+    return _hidden(data, options) if is_own(data) else {}
+
+
+def located(folder: Path, data: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Data and options of a run that was begun before, as files that are there now.
+
+    A file that has moved is looked for in the folder of the command; `records.json` tells others of
+    the same name from it.
+    """
+    if not is_own(data) or Path(data).is_absolute():
+        return data, options
+    kept = folder / RECORDS_FILE
+    try:
+        paths = read_json(kept)["paths"]
+        found = {"data": data, **options} | {
+            name: _still_there(folder, name, Path(paths[name])) for name in _PATHS if name in paths
+        }
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{str(kept)!r} is missing, which says where the records of this run are; put it back, "
+            "or begin a new run"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CheckpointError(f"{str(kept)!r} cannot be read") from None
+    return found.pop("data"), found
+
+
+def _still_there(folder: Path, name: str, path: Path) -> str:
+    if path.exists():
+        return str(path)
+    here = Path(path.name).absolute()
+    if not here.exists():
+        raise CheckpointError(
+            f"{str(folder)!r}: {_PATHS[name]} of this run were read from {str(path)!r}, which is "
+            f"not there now; put it back, or give the command in the folder that holds {path.name}"
+        )
+    return str(here)
+
+
+def _hidden(data: str, options: dict[str, Any]) -> dict[str, str]:
+    given = {"data": data, **{name: options[name] for name in _PATHS if name in options}}
+    return {
+        name: value
+        for name, value in given.items()
+        # a target is a column, or a file beside the data, but for an absolute path
+        if isinstance(value, str) and (name != "target" or Path(value).is_absolute())
+    }
+
+
+def _last_name(path: str) -> str:
+    """The last name, such that `is_own` holds for it."""
+    name = Path(path).name
+    return name if Path(name).suffix.lower() in (*TABLES, *ARRAYS) else f"./{name}"
+
+
+def described(splits: OwnSplits) -> dict[str, Any]:
+    """What becomes of the columns, for the report; no counts, which --n may hide."""
+    return {"form": splits.form, "columns": [list(astuple(line)) for line in splits.lines]}
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """While this is open, a file is read once for all settings that are made from it."""
+    global _once
+    _once = {}
+    try:
+        yield
+    finally:
+        _once = None
+
+
 def _read(data: str, options: dict[str, Any]) -> OwnSplits:
+    key = _key(data, options)
+    if _once is not None and key in _once:
+        return _once[key]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # `warn` says it
-        return from_file(data, **options)
+        found = from_file(data, **options)
+    if _once is not None:
+        _once[key] = found
+    return found
 
 
 def _key(data: str, options: dict[str, Any]) -> str:

@@ -6,12 +6,13 @@ training begins; a run that is resumed reads them there and never draws them aga
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from reticent import data as datasets
 from reticent import features, models
-from reticent.cli.own_data import identity, load_own
+from reticent.cli.own_data import RECORDS_FILE, hidden_paths, identity, load_own
 from reticent.cli.settings import Settings
 from reticent.coins import Coins
 from reticent.data.own import OwnSplits, is_own
@@ -23,8 +24,6 @@ from reticent.training.checkpoint import CHECKPOINT
 from reticent.training.train import pick_device, refuse_taken
 
 STATISTICS_FILE = "standardisation.safetensors"
-RECORDS_FILE = "records.json"
-"""A fingerprint of one's own records, which may change; as private as they are."""
 STANDARDISING = ("standardise_noise", "standardise_bound", "standardise_clip")
 _FIRST = "turn them into numbers with --features word-vectors"
 
@@ -40,6 +39,7 @@ class Prepared:
         begun: whether a resumed run has a checkpoint; one that was stopped before it had only its
             statistics, and begins with them.
         identity: what tells the records of a file from others.
+        paths: where these files are.
     """
 
     splits: datasets.Splits
@@ -47,6 +47,7 @@ class Prepared:
     ledger: Ledger | None = None
     begun: bool = True
     identity: str | None = None
+    paths: Mapping[str, str] = field(default_factory=dict)
 
     def keep(self, folder: Path) -> None:
         """Leave the statistics of this run in its folder, and none of another run."""
@@ -57,7 +58,11 @@ class Prepared:
         if self.identity is None:
             (folder / RECORDS_FILE).unlink(missing_ok=True)
         else:
-            held = {"warning": "as private as the records", "fingerprint": self.identity}
+            held = {
+                "warning": "as private as the records",
+                "fingerprint": self.identity,
+                "paths": dict(self.paths),
+            }
             write_atomically(folder / RECORDS_FILE, to_json(held), mode=0o600)
 
 
@@ -89,13 +94,14 @@ def prepare(
     _check_options(settings)
     splits = _loaded(settings, fresh=resume)
     own = identity(splits) if isinstance(splits, OwnSplits) else None
+    paths = hidden_paths(settings.data, settings.data_options)
     if resume and own is not None:
         _check_same(folder, own)
     shape = tuple(splits.train[0].shape[1:])
     _check_kind(settings, splits)
     splits = _with_features(splits, settings)
     if not settings.standardise:
-        return Prepared(splits, identity=own)
+        return Prepared(splits, identity=own, paths=paths)
     plan = _Plan(
         n=settings.n or len(splits.train[0]),
         noise=NOISE if settings.standardise_noise is None else settings.standardise_noise,
@@ -117,8 +123,8 @@ def prepare(
             coins=coins,
         )
     if channels is not None and isinstance(splits, OwnSplits):
-        return Prepared(splits.standardised(statistics), statistics, ledger, begun, own)
-    return Prepared(statistics.apply(splits), statistics, ledger, begun, own)
+        return Prepared(splits.standardised(statistics), statistics, ledger, begun, own, paths)
+    return Prepared(statistics.apply(splits), statistics, ledger, begun, own, paths)
 
 
 def _loaded(settings: Settings, *, fresh: bool) -> datasets.Splits:

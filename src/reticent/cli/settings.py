@@ -11,7 +11,7 @@ from typing import Any
 from reticent import methods
 from reticent.best import RECIPES, best_recipe
 from reticent.best import names as best_names
-from reticent.cli.own_data import completed, own_settings
+from reticent.cli.own_data import completed, located, own_settings, published
 from reticent.data import lookup as describe_data
 from reticent.data.own import is_own
 from reticent.errors import CheckpointError, OptionError, one_of
@@ -68,6 +68,7 @@ class Settings:
     schedule: str = "constant"
     average: float | None = None
     every: int | None = None
+    confusion: bool = True
     seed: int = 0
     device: str = "auto"
     microbatch: int | None = None
@@ -81,8 +82,9 @@ class Settings:
         return _promises_epsilon(self.method)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as JSON-ready data; no ε for a method that has none."""
+        """The settings as JSON-ready data; no ε for a method that has none, no folders."""
         kept = asdict(self)
+        kept["data"], kept["data_options"] = published(self.data, self.data_options)
         if not self.promises_epsilon:
             takes = {option.name for option in methods.describe(self.method).options}
             for name in ("epsilon", "delta", *_UNUSED):
@@ -270,4 +272,7 @@ def saved_settings(folder: Path) -> Settings:
         ) from None
     except ValueError as error:
         raise CheckpointError(f"{str(path)!r} is not JSON: {error}") from None
-    return Settings(**checked(values, f"{str(path)!r}"))
+    kept = checked(values, f"{str(path)!r}")
+    data, options = kept.get("data", Settings.data), kept.get("data_options", {})
+    kept["data"], kept["data_options"] = located(folder, data, options)
+    return Settings(**kept)

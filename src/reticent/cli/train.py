@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -135,6 +136,13 @@ def train(
         float | None, typer.Option(help="Decay of the average of the weights.")
     ] = None,
     every: Annotated[int | None, typer.Option(help="Releases between evaluations.")] = None,
+    confusion: Annotated[
+        bool | None,
+        typer.Option(
+            "--confusion/--no-confusion",
+            help="Keep exact counts of held-out records by true and predicted class.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Public seed of the initial model.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")] = None,
     microbatch: Annotated[int | None, typer.Option(help="Records processed at once.")] = None,
@@ -212,23 +220,29 @@ def train(
             checkpoint_every=checkpoint_every,
             private_diagnostics=private_diagnostics,
         )
-    if resume is None:
-        save_settings(settings, folder)
-        for name in (DIAGNOSTICS_FILE, REPORT_FILE, PRIVATE_REPORT_FILE):  # of another run
-            (folder / name).unlink(missing_ok=True)
-    board = None if tensorboard is None else Board(tensorboard, training)
-    if show:
-        _announce(training, settings)
     with _stopping_gently(training):
+        if resume is None:
+            save_settings(settings, folder)
+            for name in (DIAGNOSTICS_FILE, REPORT_FILE, PRIVATE_REPORT_FILE):  # of another run
+                (folder / name).unlink(missing_ok=True)
+        board = None if tensorboard is None else Board(tensorboard, training)
+        if show:
+            _announce(training, settings)
         try:
             if show:
                 result = finish(training, board)
             else:
                 result = training.finish() if board is None else training.finish(board)
         except KeyboardInterrupt:
-            step = training.run.state.step
+            words = ["reticent", "train", "--resume", str(folder)]
+            words += [] if tensorboard is None else ["--tensorboard", str(tensorboard)]
+            words += ["--private-diagnostics"] if private_diagnostics else []
+            # on one line and quoted: it is there to be copied
             errors.print(
-                f"stopped after release {step}; go on with: reticent train --resume {folder}"
+                f"stopped after release {training.run.state.step}; go on with: {shlex.join(words)}",
+                soft_wrap=True,
+                markup=False,
+                highlight=False,
             )
             raise
         finally:

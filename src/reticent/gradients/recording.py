@@ -193,9 +193,14 @@ class Tape:
 
     def also(self, x: Tensor, places: Sequence[Place], weight: Target, bias: Target | None) -> None:
         """A linear use whose outputs are already watched."""
+        self.note(LINEAR, x, places, {"weight": weight} | ({} if bias is None else {"bias": bias}))
+
+    def note(
+        self, rule: Rule, x: Tensor, places: Sequence[Place], targets: dict[str, Target]
+    ) -> None:
+        """A use, by any rule, whose outputs are already watched."""
         assert self.unit is not None
-        targets = {"weight": weight} | ({} if bias is None else {"bias": bias})
-        self.record(self.unit, LINEAR, x, places, targets)
+        self.record(self.unit, rule, x, places, targets)
 
     def each(self, parameter: Tensor, batch: int) -> Tensor:
         """A parameter repeated for every example; its gradient is the per-example gradient."""

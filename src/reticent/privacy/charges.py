@@ -1,32 +1,30 @@
 """What a release costs, as plain data.
 
 A charge knows its Rényi curve and, where it has one, its privacy-loss distribution, both for adding
-or removing one record. Accountants only add charges up. Gaussian events come from `dp-accounting`.
+or removing one record. Accountants only add charges up. Privacy-loss distributions of Gaussians are
+those of `dp-accounting`.
 """
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.rdp import RdpAccountant
 
 from reticent.errors import AccountingError, OptionError, between, positive
+from reticent.privacy.sampled_moments import real_moments, whole_moments
+from reticent.privacy.sampled_pld import sampled_gaussian_pld
 
 Orders = tuple[float, ...]
 
 # A sum of `order` terms close to 1 loses about this much per term; the slack keeps the curve an
 # upper bound where its own value is as small as that.
 _ROUNDING_SLACK = 1e-15
-# dp-accounting's series for real orders stops at terms e^-30 of the whole, which is about 1.
+# The series for real orders stops at terms e^-30 of the whole, which is about 1.
 _SERIES_SLACK = 2e-13
 
 
@@ -117,12 +115,7 @@ class SampledGaussian(Charge):
                 standard_deviation=self.multiplier / count**0.5,
                 value_discretization_interval=interval,
             )
-        one = pld.from_gaussian_mechanism(
-            standard_deviation=self.multiplier,
-            sampling_prob=self.rate,
-            value_discretization_interval=interval,
-        )
-        return one.self_compose(count)
+        return _one_release(float(self.rate), float(self.multiplier), interval).self_compose(count)
 
     def covers(self, other: Charge) -> bool:
         """A lower rate or a larger multiplier can be simulated from this mechanism's output."""
@@ -145,19 +138,6 @@ class NonPrivate(Charge):
         return np.full(len(orders), np.inf)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    # at some real orders dp-accounting's series does not converge; it says so for each, and leaves
-    # the order out as we do
-    logger = logging.getLogger("absl")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
 @lru_cache(maxsize=4096)
 def _sampled_gaussian_rdp(rate: float, multiplier: float, orders: Orders) -> np.ndarray:
     asked = np.asarray(orders, dtype=float)
@@ -165,30 +145,29 @@ def _sampled_gaussian_rdp(rate: float, multiplier: float, orders: Orders) -> np.
         curve = asked / (2 * multiplier**2)
     else:
         # ln E[ratio^order] is convex in the order and 0 at order 1, so a chord between whole
-        # orders bounds it; dp-accounting's series for real orders adds absolute values and can be
-        # larger, or not converge.
+        # orders bounds it; the series for real orders adds absolute values and can be larger, or
+        # not converge.
         below, above = np.floor(asked), np.ceil(asked)
         whole = np.unique(np.concatenate([below, above]))
-        at_whole = dict(zip(whole, _log_moments(rate, multiplier, whole), strict=True))
+        above_one = whole[whole > 1]
+        moments = _from_above(whole_moments(rate, multiplier, above_one), above_one)
+        at_whole = {1.0: 0.0, **dict(zip(above_one, moments, strict=True))}
         share = asked - below
-        chord = (1 - share) * np.array([at_whole[k] for k in below])
-        chord += share * np.array([at_whole[k] for k in above])
+        lower, upper = (np.array([at_whole[k] for k in ends]) for ends in (below, above))
+        with np.errstate(invalid="ignore"):
+            chord = np.nan_to_num((1 - share) * lower + share * upper, nan=np.inf, posinf=np.inf)
         real = below != above
-        series = _log_moments(rate, multiplier, asked[real]) + _SERIES_SLACK
-        chord[real] = np.minimum(chord[real], series)
+        series = _from_above(real_moments(rate, multiplier, asked[real]), asked[real])
+        chord[real] = np.minimum(chord[real], series + _SERIES_SLACK)
         curve = chord / (asked - 1)
     curve.setflags(write=False)
     return curve
 
 
-def _log_moments(rate: float, multiplier: float, orders: np.ndarray) -> np.ndarray:
-    """(order - 1) times the Rényi divergence; 0 at order 1."""
-    above = orders[orders > 1]
-    accountant = RdpAccountant(above)
-    with _quiet():
-        accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)))
-    # NaN orders are useless but harmless as +inf; left alone, a converter may read them as ε = 0.
-    curve = np.nan_to_num(np.asarray(accountant._rdp, dtype=float), nan=np.inf, posinf=np.inf)
-    moments = np.zeros(len(orders))
-    moments[orders > 1] = np.maximum(curve, 0) * (above - 1) + _ROUNDING_SLACK * above
-    return moments
+@lru_cache(maxsize=16)
+def _one_release(rate: float, multiplier: float, interval: float) -> pld.PrivacyLossDistribution:
+    return sampled_gaussian_pld(rate, multiplier, interval)  # a search for steps asks many times
+
+
+def _from_above(moments: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    return np.maximum(moments, 0) + _ROUNDING_SLACK * orders

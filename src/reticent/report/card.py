@@ -40,7 +40,7 @@ def described(folder: RunFolder) -> list[tuple[str, str | None]]:
         ("SHA-256", None if weights is None else weights.sha256),
         ("method", _name(method.get("name") or settings.get("method"))),
         ("task", None if known is None else known.task),
-        ("trained on", _name(settings.get("data"))),
+        ("trained on", _name(folder.data)),
         ("data", None if known is None else known.description),
         ("licence of the data", None if known is None else known.licence),
         ("source of the data", None if known is None else known.citation),
@@ -81,6 +81,9 @@ def model_card(folder: RunFolder) -> str:
         lines += ["Noted in the ledger:", "", *(f"- {_md(note)}" for note in notes), ""]
     lines += ["## Model and data", "", "| | |", "|---|---|"]
     lines += [f"| {_md(k)} | {_md(v)} |" for k, v in described(folder) if v]
+    if folder.columns:
+        lines += ["", "| column | kind | how it became numbers | cost |", "|---|---|---|---|"]
+        lines += ["| " + " | ".join(map(_md, line)) + " |" for line in folder.columns]
     lines += ["", "## Evaluation", ""]
     if accuracy is None:
         lines += ["Not evaluated, or not as a classifier.", ""]
@@ -105,13 +108,13 @@ def _front(folder: RunFolder, known: Entry | None, accuracy: Any) -> list[str]:
     """YAML; every text is in JSON's quotes, which YAML reads too."""
     run = folder.run
     assert run is not None
-    data = folder.settings.get("data")
+    data = folder.data
     tags = ["privacy", str(run["method"].get("name"))]
     if guarantee(run).kind == "differential-privacy":
         tags.insert(1, "differential-privacy")
     lines = [f"tags: {_yaml(tags)}"]
     if data is not None:
-        lines.append(f"datasets: {_yaml([str(data)])}")
+        lines.append(f"datasets: {_yaml([data])}")
     task = _TASKS.get(known.task) if known is not None else None
     if task is not None:
         lines.append(f"pipeline_tag: {_yaml(task)}")

@@ -13,6 +13,7 @@ MOST_CLASSES = 25  # more do not fit into a matrix
 WRITTEN = 12  # up to so many classes the counts stand in the matrix
 DEEPEST = 0.42  # opacity of the fullest cell: letters on it stay readable
 CONFUSIONS = 20
+_ACROSS = 26  # letters that fit below a matrix
 
 
 def _thinned(lines: Sequence[Any], most: int) -> list[Any]:
@@ -42,13 +43,14 @@ def learning_curve(run: dict[str, Any]) -> Chart | None:
         axes.set_xlim(left=0)
         if name == "accuracy":
             axes.yaxis.set_major_formatter(percent)
+            axes.set_ylim(*_shares_shown(values))
         else:
             axes.set_ylim(bottom=0)
+            axes.margins(y=0.14)
         end = percent(values[-1]) if name == "accuracy" else number(values[-1])
         axes.annotate(
             end, (across[-1], values[-1]), textcoords="offset points", xytext=(0, 8), ha="right"
         )
-        axes.margins(y=0.14)
 
     note = "Each point is an evaluation on the same held-out records. "
     if spent is not None:
@@ -73,6 +75,20 @@ def learning_curve(run: dict[str, Any]) -> Chart | None:
             for place, (step, line) in enumerate(zip(steps, lines, strict=True))
         ],
     )
+
+
+def _shares_shown(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis of shares: room around the values, a tenth at least, none beyond 1.
+
+    >>> [round(end, 2) for end in _shares_shown([1.0, 1.0])]
+    [0.9, 1.0]
+    """
+    low, high = min(values), max(values)
+    room = max(0.14 * (high - low), (0.1 - (high - low)) / 2, 0.01)
+    low, high = low - room, high + room
+    if high > 1:
+        low, high = low - max(0.1 - (1 - low), 0), 1.0
+    return max(low, 0.0), max(high, 0.1)
 
 
 def _cell(value: Any) -> str:
@@ -189,7 +205,7 @@ def confusion(held: HeldOut) -> Chart | None:
                     axes.text(j, i, f"{cell}", ha="center", va="center", fontsize=8)
         axes.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), aspect="equal")
         names = [short(name, 9) for name in held.names]
-        turned = max(map(len, names)) > 2
+        turned = max(map(len, names)) * size > _ACROSS
         axes.set_xticks(
             range(size), names, rotation=90 if turned else 0, fontsize=8 if size <= WRITTEN else 6.5
         )
@@ -209,7 +225,7 @@ def confusion(held: HeldOut) -> Chart | None:
         draw,
         ("true \\ predicted", *held.names),
         [(held.names[k], *(f"{cell:,}" for cell in row)) for k, row in enumerate(held.counts)],
-        size=(4.2, 4.1),
+        size=(4.2, min(2.3 + 0.3 * size, 4.1)),
     )
 
 

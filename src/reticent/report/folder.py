@@ -54,6 +54,19 @@ class RunFolder:
     audit: dict[str, Any] | None = None
     diagnostics: dict[str, Any] | None = None
 
+    @property
+    def data(self) -> str | None:
+        """What the data are called: a data set, or one's own file by its last name."""
+        name = self.settings.get("data")
+        return None if name is None else str(name).removeprefix("./")
+
+    @property
+    def columns(self) -> list[tuple[str, ...]]:
+        """What became of each column of one's own data: name, kind, how, cost."""
+        config = (self.run or {}).get("config") or {}
+        told = config.get("records") or {}
+        return [tuple(str(cell) for cell in line) for line in told.get("columns", ())]
+
 
 def run_identity(folder: Path) -> str:
     """A hash of `run.json`: an audit says by it which run it is about."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from reticent.audit.books import check_books
 from reticent.errors import CheckpointError, OptionError
 from reticent.report import private_sections, sections
+from reticent.report.document import document
 from reticent.report.folder import RunFolder
-from reticent.report.markup import Child, Markup, clean, el, joined
-from reticent.report.style import sheet
+from reticent.report.markup import Markup, clean, el, joined
 from reticent.training.result import RUN_FILE
-
-# no page of ours loads anything; a browser that is told so will not, whatever is in it
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
 
 
 def render(folder: RunFolder, *, private: bool = False) -> str:
@@ -90,42 +87,14 @@ _TITLES = {
 def _page(folder: RunFolder, parts: list[Markup], *, private: bool) -> str:
     settings = folder.settings
     method = ((folder.run or {}).get("method") or {}).get("name") or settings.get("method")
-    subject = " on ".join(
-        clean(word) for word in (method, settings.get("data")) if word is not None
-    )
-    title = f"Privacy report: {clean(folder.name)}"
-    body = joined(parts)
-    links: list[Child] = [
-        el("li", el("a", name, href=f"#{key}"))
-        for key, name in _TITLES.items()
-        if f'<section id="{key}"' in body
-    ]
-    return "<!DOCTYPE html>\n" + el(
-        "html",
-        el(
-            "head",
-            el("meta", charset="utf-8"),
-            el("title", title),
-            el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            el("meta", name="color-scheme", content="light dark"),
-            el("meta", name="robots", content="noindex") if private else None,
-            Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
-            Markup(f"<style>{sheet()}</style>"),
-        ),
-        el(
-            "body",
-            el(
-                "header",
-                el("p", "Private privacy report" if private else "Privacy report", class_="over"),
-                el("h1", folder.name),
-                el("p", subject, class_="soft") if subject else None,
-                el("nav", el("ul", links), aria_label="Sections") if len(links) > 2 else None,
-            ),
-            el("main", private_sections.warning() if private else None, body),
-            el(
-                "footer",
-                el("p", "Made by Reticent from the run’s own files; it loads nothing."),
-            ),
-        ),
-        lang="en",
+    subject = " on ".join(clean(word) for word in (method, folder.data) if word is not None)
+    return document(
+        joined([private_sections.warning() if private else None, *parts]),
+        title=f"Privacy report: {clean(folder.name)}",
+        over="Private privacy report" if private else "Privacy report",
+        heading=folder.name,
+        subject=subject,
+        sections=_TITLES,
+        footer="Made by Reticent from the run’s own files; it loads nothing.",
+        private=private,
     )

@@ -255,7 +255,22 @@ def audit_hidden(folder: RunFolder) -> Markup:
 
 def model_card(folder: RunFolder) -> Markup:
     """What the model is, and is for."""
-    return section("card", "Model card", facts(described(folder)))
+    return section(
+        "card",
+        "Model card",
+        facts(described(folder)),
+        [
+            el("h3", "What the records were turned into"),
+            table(
+                ("column", "kind", "how it became numbers", "cost"),
+                folder.columns,
+                f"The columns of {folder.data}",
+                numbers=99,
+            ),
+        ]
+        if folder.columns
+        else None,
+    )
 
 
 def configuration(folder: RunFolder) -> Markup:

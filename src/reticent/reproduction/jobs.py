@@ -2,6 +2,8 @@
 
 A job is known by the hash of its content, so what is finished is found again whatever table, order
 or folder it was asked for in. Where it runs is no part of it.
+
+A job on somebody's own records has noise of its own that nobody can guess; `own_records` trains it.
 """
 
 from __future__ import annotations
@@ -19,12 +21,16 @@ import torch
 from reticent import data as datasets
 from reticent.cli.settings import Settings
 from reticent.coins import Coins
+from reticent.data.own import is_own
+from reticent.errors import OptionError
 from reticent.files import read_json, to_json, write_atomically
+from reticent.report.folder import without_paths
 from reticent.reproduction.tables import TRAINING, Entry, Table
 from reticent.training.result import versions
 
 FORMAT = "reticent-reproduction/1"
-_NOT_CONTENT = ("device", "root")  # where it runs, and where its data lies
+# where it runs, where its data lies, and what is kept of held-out records besides
+_NOT_CONTENT = ("device", "root", "confusion")
 Value = float | list[float] | None
 
 
@@ -56,16 +62,29 @@ class Job:
     kind: str = TRAINING
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def private(self) -> bool:
+        """Whether the records are somebody's own, and not those of a public data set."""
+        return is_own(self.settings.data)
+
     def content(self) -> dict[str, Any]:
-        """All that decides what comes out."""
+        """All that decides what comes out, but for what a file of one's own holds.
+
+        A name that depends on private records would tell of them.
+        """
         settings = self.settings.to_json()  # no ε where there is none
         for name in _NOT_CONTENT:
             del settings[name]
-        info = datasets.lookup(self.settings.data)
+        data: dict[str, Any] = {"own": True}
+        if self.private:
+            settings = without_paths(settings)
+        else:
+            info = datasets.lookup(self.settings.data)
+            data = {"name": info.name, "train": info.n_train, "test": info.n_test}
         kept: dict[str, Any] = {
             "format": FORMAT,
             "settings": settings,
-            "data": {"name": info.name, "train": info.n_train, "test": info.n_test},
+            "data": data,
             "variant": self.variant,
             "measures": sorted(self.measures),
             "kind": self.kind,
@@ -88,7 +107,14 @@ class Job:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def coins(self, number: int = 0) -> Coins:
-        """The coins of this job: the data is public, and whoever repeats it gets the same table."""
+        """The coins of this job: the data is public, and whoever repeats it gets the same table.
+
+        Refused where it is not: whoever can guess the noise can take it off.
+        """
+        if self.private:
+            raise OptionError(
+                "data", self.settings.data, "is not public: its noise must not follow from a name"
+            )
         digest = hashlib.sha256(f"{self.key} {number}".encode()).digest()
         return Coins.from_seed(int.from_bytes(digest[:8], "little") >> 2)
 
@@ -105,7 +131,10 @@ class Outcome:
         claimed_epsilon: Of the paper.
         sound_epsilon: What the ledger proves; None where there is none.
         steps: Releases that were made.
-        seconds: Time it took, of this and earlier sittings.
+        seconds: Time it took, of this and earlier sittings; None where that is private.
+        gradients: Gradients of records computed, as expected; None where that is not known.
+        guarantee: What kind of promise it comes with, as in `run.json`.
+        ledger: What was paid, where the records are somebody's own.
         claim: What is recorded of the paper's accounting, for DPSUR.
         notes: What a reader should know.
         error: Why there is no result.
@@ -120,6 +149,9 @@ class Outcome:
     sound_epsilon: float | None = None
     steps: int | None = None
     seconds: float | None = None
+    gradients: float | None = None
+    guarantee: str | None = None
+    ledger: dict[str, Any] | None = None
     claim: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     error: str | None = None

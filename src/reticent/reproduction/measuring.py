@@ -21,9 +21,11 @@ from reticent.data import as_records
 from reticent.errors import CheckpointError, ReticentError
 from reticent.reproduction.claims import Planned, planned
 from reticent.reproduction.computing import function
+from reticent.reproduction.costs import gradient_evaluations
 from reticent.reproduction.interrupts import Interrupts
 from reticent.reproduction.jobs import Job, Outcome, Value, made_by
 from reticent.reproduction.measures import ACCURACY, REJECTED
+from reticent.reproduction.own_records import DP, RUNS_FOLDER, train_own
 from reticent.reproduction.tables import TRAINING
 from reticent.training import Release, Result, Training, evaluate
 from reticent.training.checkpoint import CHECKPOINT
@@ -41,6 +43,8 @@ MOST_AT_ONCE = 32
 
 def missing_data(job: Job, root: str | None) -> str | None:
     """What is not here, and how to get it; None if all is."""
+    if job.private:
+        return None  # reading it says what is wrong with it
     info = datasets.lookup(job.settings.data)
     here = datasets.locate(info.name, root=root)
     what = info.name if here.form == "absent" else f"the word vectors of {info.name}"
@@ -59,10 +63,14 @@ def measure(
     *,
     device: str = "auto",
     root: str | None = None,
+    runs: Path | None = None,
     progress: Progress | None = None,
     interrupts: Interrupts | None = None,
 ) -> Outcome:
-    """Do one job; `folder` keeps what an interrupted one has reached, and is empty afterwards."""
+    """Do one job; `folder` keeps what an interrupted one has reached, and is empty afterwards.
+
+    What was trained on records of one's own stays in `runs`: it was paid for.
+    """
     begun = time.monotonic()
     work = folder / job.key
     try:
@@ -71,6 +79,9 @@ def measure(
             return Outcome(job.key, "missing", error=absent)
         chosen = pick_device(device)
         there = replace(job, settings=replace(job.settings, device=str(chosen), root=root))
+        if job.private:
+            found = train_own(there, runs or folder / RUNS_FOLDER, progress, interrupts)
+            return replace(found, key=job.key, made=made_by(chosen))
         if job.kind != TRAINING:
             outcome = _computed(there)
         elif job.attacks:
@@ -135,7 +146,10 @@ def _trained(
         values[REJECTED] = rejected_share(training)
     if ACCURACY in job.measures:
         values[ACCURACY] = 100 * _final_accuracy(job, result, work)
-    return replace(_outcome(job, plan, result, values), seconds=training.seconds)
+    conduct = training.run.conduct.to_json()
+    gradients = gradient_evaluations(training.method, conduct, training.run.n, result.steps)
+    found = _outcome(job, plan, result, values)
+    return replace(found, seconds=training.seconds, gradients=gradients)
 
 
 def _begin_or_go_on(job: Job, plan: Planned, work: Path) -> Training:
@@ -184,6 +198,7 @@ def _outcome(job: Job, plan: Planned, result: Result, values: dict[str, Value]) 
         claimed_epsilon=plan.claimed_epsilon,
         sound_epsilon=result.epsilon if proved else None,
         steps=result.steps,
+        guarantee=result.guarantee if proved or result.guarantee != DP else "none",
         claim=plan.claim,
     )
 
@@ -214,6 +229,7 @@ def can_be_together(job: Job) -> bool:
     settings = job.settings
     return (
         job.kind == TRAINING
+        and not job.private  # at once, nothing of what was paid for outlives a crash
         and job.measures == (ACCURACY,)
         and settings.method in AT_ONCE
         and settings.clipping == "flat"
@@ -228,6 +244,7 @@ def train_group(
     *,
     device: str = "auto",
     root: str | None = None,
+    runs: Path | None = None,
     progress: Progress | None = None,
     interrupts: Interrupts | None = None,
 ) -> list[Outcome]:
@@ -242,7 +259,7 @@ def train_group(
         except Exception as error:  # each by itself says what is wrong with it, or has the memory
             notes = (f"not trained at once: {error}",)
     options: dict[str, Any] = {"device": device, "root": root, "interrupts": interrupts}
-    found = (measure(job, folder, progress=progress, **options) for job in jobs)
+    found = (measure(job, folder, runs=runs, progress=progress, **options) for job in jobs)
     return [replace(outcome, notes=(*outcome.notes, *notes)) for outcome in found]
 
 
@@ -292,7 +309,8 @@ def _at_once(
             accuracy = _accuracy(result, lambda: splits.test, chosen)
             values: dict[str, Value] = {ACCURACY: 100 * accuracy}
             found = replace(_outcome(job, plan, result, values), seconds=seconds, made=made)
-            outcomes.append(replace(found, notes=(how,)))
+            done = gradient_evaluations(plan.method, result.conduct, first.n or n, result.steps)
+            outcomes.append(replace(found, notes=(how,), gradients=done))
         except ReticentError as error:
             outcomes.append(_failed(job, error))
     return outcomes

@@ -24,6 +24,7 @@ from reticent.files import check_folder
 from reticent.reproduction.interrupts import Interrupts
 from reticent.reproduction.jobs import Job, Kept, Outcome
 from reticent.reproduction.measuring import grouped, train_group
+from reticent.reproduction.own_records import RUNS_FOLDER
 
 KEPT, STARTED, GOING, ENDED = "kept", "started", "going", "ended"
 SECONDS_BETWEEN = 0.5  # what a worker says of how far it is
@@ -86,11 +87,12 @@ def run_jobs(
             found[outcome.key] = outcome
             say(Event(ENDED, outcome.key, outcome=outcome))
 
-    options = {"folder": out / "work", "device": device, "root": root}
+    options = {"folder": out / "work", "device": device, "root": root, "runs": out / RUNS_FOLDER}
     if workers == 1 or len(groups) < 2:
         _one_by_one(groups, options, say, keep)
     else:
-        _side_by_side(groups, options, min(workers, len(groups)), say, keep)
+        crowded = _side_by_side(groups, options, min(workers, len(groups)), say, keep)
+        _one_by_one(crowded, options, say, keep)
     work = out / "work"
     if work.is_dir() and not any(work.iterdir()):
         work.rmdir()
@@ -121,7 +123,9 @@ def _side_by_side(
     workers: int,
     say: Tell,
     keep: Callable[[Sequence[Outcome]], None],
-) -> None:
+) -> list[tuple[Job, ...]]:
+    """Do the groups; those for which the others left no memory are not kept but returned."""
+    crowded: list[tuple[Job, ...]] = []
     threads = max((os.cpu_count() or 1) // workers, 1)
     waiting = list(groups)
     busy: dict[Connection, tuple[_Worker, tuple[Job, ...]]] = {}
@@ -149,13 +153,20 @@ def _side_by_side(
                     continue
                 del busy[connection]
                 idle.append(worker)
-                keep(message)
+                short = [outcome.key for outcome in message if _out_of_memory(outcome)]
+                crowded += [(job,) for job in group if job.key in short]
+                keep([outcome for outcome in message if outcome.key not in short])
     finally:
         everyone = [*idle, *(worker for worker, _ in busy.values())]
         for worker in everyone:
             worker.end()
         for worker in everyone:
             worker.gone()
+    return crowded
+
+
+def _out_of_memory(outcome: Outcome) -> bool:
+    return outcome.state == "failed" and "out of memory" in (outcome.error or "")
 
 
 def _died(job: Job, worker: _Worker) -> Outcome:

@@ -59,6 +59,14 @@ def test_bounds_for_one_column_or_for_all():
     assert found["c"].bounds is None
 
 
+def test_bounds_of_several_columns_in_one_word():
+    cells = {"a": [1, 2] * 9, "b": [1, 2] * 9, "x,y=z": [1, 2] * 9}
+    found = plan(bounds=["a=0..1,b=-2..9", "x,y=z=0..3"], **cells)
+    assert [found[name].bounds for name in cells] == [(0, 1), (-2, 9), (0, 3)]
+    with pytest.raises(OptionError, match=r"bounds = .d=0\.\.9.: must name a column of a, b"):
+        plan(bounds=["a=0..1,d=0..9"], **cells)
+
+
 def test_a_name_may_hold_colons_and_equals_signs():
     cells = {"a": [1, 2] * 9, "a:text": [1, 2] * 9, "x=y": [1, 2] * 9}
     found = plan(["a:text:ignore"], ["x=y=0..4"], **cells)

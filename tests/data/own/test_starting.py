@@ -7,7 +7,7 @@ import math
 import pytest
 
 from reticent.data.own import from_columns
-from reticent.data.own.starting import MOVE, noise_floor, start
+from reticent.data.own.starting import STARTS, noise_floor, start
 
 
 def table(columns: int = 4, bounds: str | None = "0..1"):
@@ -25,7 +25,7 @@ def test_steps_grow_with_what_the_budget_can_tell(epsilon, n, columns):
     furthest = settings["lr"] / (1 - settings["momentum"]) * settings["clip"] * settings["steps"]
     mu = epsilon / math.sqrt(2 * math.log(1.25e5))
     # a row of length √columns moves the score by its length times the noise in the weights
-    assert furthest * math.sqrt(columns) / (n * mu) == pytest.approx(MOVE)
+    assert furthest * math.sqrt(columns) / (n * mu) == pytest.approx(STARTS["table"].move)
 
 
 def test_there_is_a_fastest():

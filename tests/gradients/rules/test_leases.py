@@ -158,3 +158,38 @@ def test_the_same_gradient_can_be_taken_twice():
     stepwise(layer, Plain(), torch.randn_like(x))  # would take the memory, were it free
     second = torch.autograd.grad(output.sum(), x)[0]
     torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+class Keeps(Plain):
+    """A tape that keeps all it is given, for longer than any step does."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+    def watch(self, y):
+        y.requires_grad_().register_hook(self.kept.append)
+        return y, None
+
+    def also(self, x, edges, weight, bias):
+        self.kept.append(x)
+
+    def note(self, rule, x, edges, targets):
+        self.kept.append(x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_recorded_stands_after_the_memory_went_to_others(kind, monkeypatch):
+    monkeypatch.setattr(leases, "SMALLEST", 2**16)
+    torch.manual_seed(1)
+    layer = KINDS[kind](8, 16, batch_first=True, bidirectional=True).requires_grad_(False)
+    tape = Keeps()
+    stepwise(layer, tape, torch.randn(96, 40, 8))[0].sum().backward()
+    assert len(tape.kept) == (8 if kind == "GRU" else 4)  # inputs and gradients of every use
+    before = [each.clone() for each in tape.kept]
+    assert leases.spare_bytes() > 0
+    lease = Lease()
+    for _ in range(8):
+        for size in (1, 2, 4, 8, 16, 32, 64):
+            lease.empty(LIKE, size, MIB // 8).fill_(torch.nan)
+    for one, other in zip(tape.kept, before, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)

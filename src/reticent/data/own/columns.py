@@ -7,6 +7,7 @@ records, which no ledger charges: it is noted.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,7 +63,7 @@ class Column:
     def how(self) -> str:
         """How it becomes numbers, in words."""
         if self.kind == "numeric" and self.bounds is not None:
-            return f"{self.bounds[0]:g}..{self.bounds[1]:g} to [-1, 1], 1 if missing"
+            return f"{range_text(self.bounds)} to [-1, 1], 1 if missing"
         if self.kind == "numeric":
             return f"log scale, ±1e{LOG_REACH} to [-1, 1], then mean and variance; 1 if missing"
         if self.kind == "category" and self.values:
@@ -77,6 +78,15 @@ class Column:
     def cost(self) -> str:
         """What that costs, in words."""
         return "mean and variance are charged" if self.private else "free"
+
+
+def range_text(bounds: tuple[float, float]) -> str:
+    """Bounds as people write them.
+
+    >>> range_text((0, 1e6))
+    '0..1,000,000'
+    """
+    return "..".join(f"{end:,.10g}" for end in bounds)
 
 
 def is_missing(cell: Any) -> bool:
@@ -177,7 +187,7 @@ def _parse_bounds(
 ) -> tuple[dict[str, tuple[float, float]], tuple[float, float] | None]:
     found: dict[str, tuple[float, float]] = {}
     everywhere = None
-    for word in words:
+    for word in (piece for several in words for piece in _pieces(several, names)):
         name, equals, limits = word.rpartition("=")
         if not equals:
             everywhere = parse_range("bounds", word, limits)
@@ -186,6 +196,13 @@ def _parse_bounds(
         else:
             found[name] = parse_range("bounds", word, limits)
     return found, everywhere
+
+
+def _pieces(word: str, names: list[str]) -> list[str]:
+    """`a=0..1,b=0..2` as two; a comma or an equals sign may belong to a column's name."""
+    if word.count("=") < 2 or word.rpartition("=")[0] in names:
+        return [word]
+    return re.split(",(?=[^,]*=)", word)
 
 
 def parse_range(option: str, word: str, limits: str) -> tuple[float, float]:

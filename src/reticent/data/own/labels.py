@@ -45,9 +45,17 @@ def label_text(value: Any) -> str:
     return str(value)
 
 
-def learned_classes(origin: str, labels: Sequence[str]) -> tuple[str, ...]:
+def learned_classes(
+    origin: str, labels: Sequence[str], where: Callable[[int], str]
+) -> tuple[str, ...]:
     """The labels that occur, numbers in their order, all else in the alphabet's."""
     found = set(labels)
+    for text in found:
+        if text.lower() == "nan":  # what other programs write where there is none
+            raise DataError(
+                f"{where(labels.index(text))}: the label is {text!r}; leave the row out, or list "
+                "it in --classes if it is one"
+            )
     if len(found) > _MOST_CLASSES or len(found) > max(20, len(labels) / 2):
         raise DataError(
             f"{origin}: the target has {len(found):,} different values in {len(labels):,} records; "

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from reticent.data.catalog import Entry
-from reticent.data.own.columns import LOG_REACH, Column, plan_columns
+from reticent.data.own.columns import LOG_REACH, Column, plan_columns, range_text
 from reticent.data.own.contents import Content, read_contents, table_content
 from reticent.data.own.encoding import encode
 from reticent.data.own.labels import LEARNED, check_two, class_numbers, learned_classes
@@ -108,7 +108,9 @@ def _assembled(name: str, main: Content, test: Content | None, reading: Reading)
             f"than {LEAST_RECORDS}"
         )
     check_two(main.origin, main.labels)
-    classes = reading.classes or main.classes or learned_classes(main.origin, main.labels)
+    classes = reading.classes or main.classes
+    if classes is None:
+        classes = learned_classes(main.origin, main.labels, main.where)
     plan = _planned(main, reading)
     inputs, labels = plan.inputs(main), class_numbers(main.labels, classes, main.where)
     notes, told = [], []
@@ -165,9 +167,7 @@ def _planned(content: Content, reading: Reading) -> _Plan:
         return _Plan("images", (Line("image", "image", how, "free"),))
     bounds = content.scale
     if bounds is not None:
-        line = Line(
-            f"{size} numbers", "numeric", f"{bounds[0]:g}..{bounds[1]:g} to [-1, 1]", "free"
-        )
+        line = Line(f"{size} numbers", "numeric", f"{range_text(bounds)} to [-1, 1]", "free")
         return _Plan("array", (line,), blocks=shape[0])
     how = f"log scale, ±1e{LOG_REACH} to [-1, 1], then mean and variance"
     line = Line(f"{size} numbers", "numeric", how, "mean and variance are charged")

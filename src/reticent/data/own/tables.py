@@ -67,11 +67,14 @@ def read_delimited(path: Path) -> Table:
     before = csv.field_size_limit(_LONGEST_FIELD)
     rows: list[list[str]] = []
     places: list[int] = []
+    begun = 1
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         names = [name.strip() for name in next(reader, [])]
         _check_names(path, names)
+        begun = reader.line_num + 1
         for row in reader:
+            begun = reader.line_num + 1  # of the next record, which may have several lines
             if not row:  # a blank line
                 continue
             if len(row) != len(names):
@@ -82,7 +85,8 @@ def read_delimited(path: Path) -> Table:
             rows.append(row)
             places.append(reader.line_num)
     except csv.Error as error:
-        raise DataError(f"{path}: line {reader.line_num} is not CSV: {error}") from None
+        shown = f"line {begun}" if reader.line_num <= begun else f"what begins in line {begun}"
+        raise DataError(f"{path}: {shown} is not CSV: {error}") from None
     finally:
         csv.field_size_limit(before)
     columns = {name: [row[position].strip() for row in rows] for position, name in enumerate(names)}
@@ -143,7 +147,8 @@ def read_text(path: Path, what: str) -> str:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    if b"\0" in data[: 1 << 16] and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    if b"\0" in data[: 1 << 16] and not wide:
         raise DataError(f"{path}: expected {what}, found a binary file")
     try:
         text = data.decode("utf-8-sig")
@@ -151,7 +156,7 @@ def read_text(path: Path, what: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise DataError(
             f"{path}: line {line} is not UTF-8 (byte 0x{data[error.start]:02x}); convert it, for "
-            "instance with iconv -f latin1 -t utf-8"
+            f"instance with iconv -f {'utf-16' if wide else 'latin1'} -t utf-8"
         ) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from reticent.errors import ModelError
-from reticent.gradients.rules.base import CompositeRule, Place, Target, register_rule
+from reticent.gradients.rules.base import CompositeRule, Place, Rule, Target, register_rule
 from reticent.gradients.rules.recursion import Recursion, cell_for
-from reticent.gradients.rules.sequences import given
+from reticent.gradients.rules.sequences import given, views
+from reticent.gradients.rules.stepping import STEPS
 
 State = tuple[Tensor, Tensor]
 LayerResult = tuple[Tensor, Tensor, Tensor | None]  # outputs [B, T, D·H], last h and c [D, B, H]
@@ -43,6 +44,9 @@ class Linears(Protocol):
     def also(self, x: Tensor, edges: Any, weight: Target, bias: Target | None) -> None:
         """A linear use whose outputs are already watched."""
 
+    def note(self, rule: Rule, x: Tensor, edges: Any, targets: dict[str, Target]) -> None:
+        """The same, of any kind."""
+
 
 class Plain:
     """Linear maps that nobody records: for the reference path."""
@@ -56,6 +60,9 @@ class Plain:
         return y, None
 
     def also(self, x: Tensor, edges: Any, weight: Target, bias: Target | None) -> None:
+        """Nothing to do."""
+
+    def note(self, rule: Rule, x: Tensor, edges: Any, targets: dict[str, Target]) -> None:
         """Nothing to do."""
 
 
@@ -131,6 +138,10 @@ class _Weights(NamedTuple):
     bias_in: Target | None
     bias_hidden: Target | None
 
+    def by_role(self) -> dict[str, Target]:
+        """As `STEPS` calls them."""
+        return {role: target for role, target in self._asdict().items() if target is not None}
+
 
 def _weights(rnn: nn.RNNBase, suffix: str) -> _Weights:
     return _Weights(
@@ -149,23 +160,23 @@ def _stepwise_layer(
     weight = _joined([w.hidden for w in weights])
     assert weight is not None
     cell = cell_for(rnn.mode, x.device)
-    by_block = cell.by_block and x.device.type == "cpu"  # elsewhere one product is faster
-    gru = isinstance(rnn, nn.GRU)
+    by_step = cell.by_step and x.device.type == "cpu"  # elsewhere one product is faster
     pre: list[Tensor] = []
     offsets: list[Tensor] = []
-    places: list[Place | None] = []
+    places: list[Place | None] = []  # of the inputs' pre-activations
+    hidden: list[Place | None] = []
     for w in weights:
-        if by_block:
+        if by_step:
             # never read or written: only its gradient counts
             own, place = tape.watch(x.new_empty(*x.shape[:2], weight.shape[1], dtype=weight.dtype))
-            tape.also(x, [place], w.inward, w.bias_in)
         else:
             own, place = tape.linear(x, w.inward, w.bias_in)
         pre.append(own)
-        if gru:
+        places.append(place)
+        if not cell.shared:
             zeros, place = tape.watch(torch.empty_like(own, requires_grad=False))
             offsets.append(zeros)
-        places.append(place)
+        hidden.append(place)
     # autocast narrows the linear maps; the states stay as precise as the weights
     dtype = torch.promote_types(torch.promote_types(weight.dtype, pre[0].dtype), h.dtype)
     output, h, c, states = Recursion.apply(
@@ -174,14 +185,22 @@ def _stepwise_layer(
         _joined([w.bias_hidden for w in weights], dtype),
         h.to(dtype),
         None if c is None else c.to(dtype),
-        x.to(dtype) if by_block else None,
-        _joined([w.inward for w in weights], dtype) if by_block else None,
-        _joined([w.bias_in for w in weights], dtype) if by_block else None,
+        x.to(dtype) if by_step else None,
+        _joined([w.inward for w in weights], dtype) if by_step else None,
+        _joined([w.bias_in for w in weights], dtype) if by_step else None,
         *(own.to(dtype) for own in pre),
         *offsets,
     )
-    for w, place, before in zip(weights, places, given(states[:-1]), strict=True):
-        tape.also(before, [place], w.hidden, w.bias_hidden)
+    before = (views if by_step else given)(states[:-1])
+    for w, rows, own_place, place in zip(weights, before, places, hidden, strict=True):
+        if by_step and cell.shared:
+            tape.note(STEPS, rows, [place], w.by_role())
+            continue
+        if by_step:
+            tape.also(
+                rows[..., h.shape[-1] :][..., : x.shape[-1]], [own_place], w.inward, w.bias_in
+            )
+        tape.also(rows[..., : h.shape[-1]], [place], w.hidden, w.bias_hidden)
     return output, h, c
 
 

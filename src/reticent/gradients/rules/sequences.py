@@ -14,45 +14,17 @@ from torch import Tensor
 from reticent.gradients.rules.base import AT_ONCE, CACHED
 from reticent.gradients.rules.leases import Lease, taken_from
 
-ALL = slice(None)
-
 
 class Inputs(NamedTuple):
     """The inputs' pre-activations [B, T, G] of each direction, or what to compute them from.
 
-    Where x [B, T, I + 1] (see `with_ones`), W_ih [D, G, I] and its bias are given, `parts` only
-    have the shape: pre-activations computed a few steps at a time never leave the CPU's cache.
+    Where x [B, T, I], W_ih [D, G, I] and its bias are given, `parts` only have the shape.
     """
 
     parts: Sequence[Tensor]
     x: Tensor | None
     weight: Tensor | None
     bias: Tensor | None
-
-    def at(self, some: slice) -> list[Tensor]:
-        """What `put` needs of some steps: [n, B, ·] of each direction."""
-        return taken(self.parts if self.x is None else [self.x] * len(self.parts), some)
-
-    def put(
-        self, whole: Tensor, owns: Sequence[Tensor], bias: Tensor | None, columns: slice = ALL
-    ) -> None:
-        """Write the pre-activations in `columns`, plus bias [D, G], to [n, D, B, ·]."""
-        if self.weight is None:
-            part = None if bias is None else bias[:, columns]
-            put(whole, [own[..., columns] for own in owns], part)
-            return
-        for d, own in enumerate(owns):
-            weight = self.weight[d, columns]
-            if bias is None:
-                own = own[..., :-1]
-            else:  # the ones' weight: handed to `addmm`, it would be copied to every row first
-                weight = torch.cat([weight, bias[d, columns, None]], 1)
-            rows = own.flatten(0, 1)
-            torch.mm(rows, weight.mT, out=whole[:, d].view(len(rows), len(weight)))
-
-    def with_own(self, bias: Tensor | None) -> Tensor | None:
-        """A bias for `put`, together with the inputs' own if that is missing."""
-        return bias if self.bias is None or bias is None else bias + self.bias
 
 
 def blocks(whole: Tensor) -> Iterator[slice]:
@@ -71,28 +43,19 @@ def steps(some: slice) -> range:
     return range(some.start, some.stop)
 
 
-def empty(parts: Sequence[Tensor], lease: Lease | None = None) -> Tensor:
-    """Memory [T, D, B, G] for [B, T, G] of each direction."""
-    batch, length, width = parts[0].shape
-    return memory(parts[0], lease, length, len(parts), batch, width)
-
-
 def memory(
     like: Tensor, lease: Lease | None, length: int, directions: int, batch: int, width: int
 ) -> Tensor:
-    """[T, D, B, G]; on the CPU a direction's steps follow each other, as rows of one product."""
+    """[T, D, B, G]; on the CPU with a spare row after every step.
+
+    Without it, an example's steps are often a large power of two apart, where a CPU's cache has
+    room for a few of them only: a product over the steps then takes up to half as long again.
+    """
     if like.device.type != "cpu":
         return like.new_empty(length, directions, batch, width)
-    return taken_from(lease, like, directions, length, batch, width).transpose(0, 1)
-
-
-def with_ones(x: Tensor) -> Tensor:
-    """[B, T, I] as [B, T, I + 1] with ones at the end, in memory in the order of the steps."""
-    batch, length, width = x.shape
-    rows = x.new_empty(length, batch, width + 1)
-    rows[..., :-1] = x.transpose(0, 1)
-    rows[..., -1] = 1.0
-    return rows.transpose(0, 1)
+    rows = directions * batch
+    whole = taken_from(lease, like, length, rows + 1, width)
+    return whole[:, :rows].unflatten(1, (directions, batch))
 
 
 def taken(parts: Sequence[Tensor], some: slice) -> list[Tensor]:
@@ -125,19 +88,14 @@ def filled(
     parts: Sequence[Tensor], bias: Tensor | None = None, shared: int | None = None
 ) -> Tensor:
     """All steps."""
-    whole = empty(parts)
+    batch, length, width = parts[0].shape
+    whole = parts[0].new_empty(length, len(parts), batch, width)
     for some in blocks(whole):
         put(whole[some], taken(parts, some), bias, shared)
     return whole
 
 
-def like(whole: Tensor) -> list[Tensor]:
-    """Memory [B, T, G] for each direction."""
-    length, directions, batch, width = whole.shape
-    return [whole.new_empty(batch, length, width) for _ in range(directions)]
-
-
-def give(parts: list[Tensor], some: slice, whole: Tensor) -> None:
+def give(parts: Sequence[Tensor], some: slice, whole: Tensor) -> None:
     """Some steps the other way."""
     for d, (part, own) in enumerate(zip(parts, whole.unbind(1), strict=True)):
         length = part.shape[1]
@@ -145,13 +103,18 @@ def give(parts: list[Tensor], some: slice, whole: Tensor) -> None:
         place.copy_((own.flip(0) if d else own).transpose(0, 1))
 
 
-def given(whole: Tensor | Sequence[Tensor]) -> list[Tensor]:
-    """All steps of [T, D, B, G], or of T tensors [D, B, G], as [B, T, G] for each direction."""
-    whole = whole if isinstance(whole, Tensor) else torch.stack(list(whole))
-    parts = like(whole)
+def given(whole: Tensor) -> list[Tensor]:
+    """All steps of [T, D, B, G] as [B, T, G] for each direction."""
+    length, directions, batch, width = whole.shape
+    parts = [whole.new_empty(batch, length, width) for _ in range(directions)]
     for some in blocks(whole):
         give(parts, some, whole[some])
     return parts
+
+
+def views(whole: Tensor) -> list[Tensor]:
+    """The same without copying: the reverse direction stays flipped in time."""
+    return [own.transpose(0, 1) for own in whole.unbind(1)]
 
 
 def together(whole: Tensor) -> Tensor:
@@ -164,8 +127,31 @@ def together(whole: Tensor) -> Tensor:
     return both
 
 
+def added(whole: Tensor) -> Tensor:
+    """The directions of [T, D, B, G] added up, [B, T, G]."""
+    first, *other = views(whole)
+    total = torch.empty_like(first, memory_format=torch.contiguous_format).copy_(first)
+    for own in other:
+        total += own.flip(1)
+    return total
+
+
 def room(first: Tensor, steps: int, lease: Lease | None = None) -> Tensor:
     """Memory for a state before, between and after the steps."""
-    states = taken_from(lease, first, steps + 1, *first.shape)
+    states = memory(first, lease, steps + 1, *first.shape)
     states[0] = first
     return states
+
+
+def with_inputs(first: Tensor, x: Tensor, *, ones: bool) -> Tensor:
+    """Rows [h, x, 1] before every step, [T + 1, D, B, H + I + 1]: x [B, T, I] is filled in.
+
+    So is the first h. Behind the last h nothing is: no step follows.
+    """
+    (directions, batch, width), length = first.shape, x.shape[1]
+    rows = memory(first, None, length + 1, directions, batch, width + x.shape[2] + ones)
+    rows[0, ..., :width] = first
+    put(rows[:-1, ..., width : width + x.shape[2]], taken([x] * directions, slice(0, length)))
+    if ones:
+        rows[:-1, ..., -1] = 1.0
+    return rows

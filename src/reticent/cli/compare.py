@@ -1,0 +1,319 @@
+"""`reticent compare`: several methods at several ε with several seeds, and a page about them."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import nullcontext
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from reticent.cli import own_data
+from reticent.cli.output import AsJson, errors, print_json, screen
+from reticent.cli.settings import assignments
+from reticent.errors import OptionError, whole
+from reticent.files import check_folder
+
+# What is compared is read through this command line's settings, so it is imported when called.
+if TYPE_CHECKING:
+    from reticent.comparison import Comparison
+    from reticent.reproduction.jobs import Outcome
+
+FOLDER = Path("comparisons")
+# flags that become settings of all methods that have a use for them
+SHARED = (
+    *("recipe", "features", "standardise", "standardise_noise", "standardise_bound"),
+    *("standardise_clip", "model", "activation", "delta", "batch", "clip", "clipping", "noise"),
+    *("steps", "epochs", "n", "optimizer", "lr", "momentum", "weight_decay", "schedule"),
+    *("average", "confusion", "microbatch", "data_on", "precision"),
+)
+
+
+def compare(
+    context: typer.Context,
+    data: Annotated[
+        str, typer.Option(help="Data set (`reticent data list`), or a file or folder of your own.")
+    ] = "digits",
+    methods: Annotated[
+        str, typer.Option(help="By commas; `reticent methods list`, dpsur:published, ...")
+    ] = "dpsgd,dpis,sgd",
+    epsilon: Annotated[str, typer.Option(help="What a model may spend, by commas.")] = "1,3",
+    seeds: Annotated[int, typer.Option(help="How many models of each method and ε.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results; comparisons/DATA if left out.")
+    ] = None,
+    attacks: Annotated[
+        str, typer.Option(help="none, or membership attacks by commas; for public data.")
+    ] = "none",
+    shadows: Annotated[int, typer.Option(help="Shadow models of attacks; an even number.")] = 8,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="METHOD.NAME=VALUE: a setting or option of one method."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="How many processes share the device.")] = 1,
+    together: Annotated[
+        bool, typer.Option("--together", help="Train seeds and ε of a model at once; public data.")
+    ] = False,
+    target: Annotated[str | None, typer.Option(help="Own data: the column of labels.")] = None,
+    test: Annotated[str | None, typer.Option(help="Own data: held-out file or folder.")] = None,
+    test_share: Annotated[
+        float | None, typer.Option(help="Own data: share held out where there is no --test.")
+    ] = None,
+    split_seed: Annotated[
+        int | None, typer.Option(help="Own data: public seed of what is held out.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Own data: the public labels, a,b,c or @FILE.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(help="Own data: NAME:KIND[:OPTIONS]; numeric, category, text or ignore."),
+    ] = None,
+    bounds: Annotated[
+        list[str] | None, typer.Option(help="Own data: public NAME=LOW..HIGH, or LOW..HIGH.")
+    ] = None,
+    side: Annotated[int | None, typer.Option(help="Own images: side to resize to.")] = None,
+    grey: Annotated[bool | None, typer.Option("--grey", help="Own images: in grey.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Where settings begin: start or best.")] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Fixed features of the inputs; `reticent features list`.")
+    ] = None,
+    feature: Annotated[
+        list[str] | None, typer.Option("--feature", help="NAME=VALUE: an option of the features.")
+    ] = None,
+    standardise: Annotated[
+        bool | None,
+        typer.Option("--standardise", help="Mean 0 and variance 1 by channel, paid for."),
+    ] = None,
+    standardise_noise: Annotated[
+        float | None, typer.Option(help="Noise multiplier of these means and variances.")
+    ] = None,
+    standardise_bound: Annotated[
+        float | None, typer.Option(help="Public bound that values are clamped to for them.")
+    ] = None,
+    standardise_clip: Annotated[
+        float | None, typer.Option(help="Public bound that a record's length is cut to for them.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model; `reticent models list`.")] = None,
+    activation: Annotated[
+        str | None, typer.Option(help="relu, tanh or tempered-sigmoid[:s,T,o].")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="δ to keep within.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Expected records per release.")] = None,
+    clip: Annotated[float | None, typer.Option(help="Bound on a record's gradient.")] = None,
+    clipping: Annotated[str | None, typer.Option(help="How gradients are clipped.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Noise multiplier; set from ε else.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of releases.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the records.")] = None,
+    n: Annotated[int | None, typer.Option(help="Nominal number of records.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="Learning rate: a schedule.")] = None,
+    average: Annotated[
+        float | None, typer.Option(help="Decay of the average of the weights.")
+    ] = None,
+    confusion: Annotated[
+        bool | None,
+        typer.Option(
+            "--confusion/--no-confusion",
+            help="Own data: keep counts of held-out records by true and predicted class.",
+        ),
+    ] = None,
+    microbatch: Annotated[int | None, typer.Option(help="Records processed at once.")] = None,
+    data_on: Annotated[str | None, typer.Option(help="Records on auto, device or host.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Layers in float32, tf32 (CUDA) or bf16.")
+    ] = None,
+    root: Annotated[str | None, typer.Option(help="Folder that holds the data sets.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Train methods at several ε with several seeds; what is finished is kept, and stays.
+
+    Settings are those of each method's recipe, unless a flag or --set says otherwise. The same
+    command goes on after a crash or Ctrl-C. Models of your own records are run folders with secret
+    noise; what all of them cost together is stated.
+    """
+    from reticent.comparison.plans import compare_plan
+    from reticent.comparison.running import check_way
+
+    flags = locals()
+    shared = {name: flags[name] for name in SHARED if flags[name] is not None}
+    for name, value in (
+        ("data_options", own_data.data_options(flags)),
+        ("feature_options", assignments("feature", feature)),
+    ):
+        if value is not None:
+            shared[name] = value
+    whole("workers", workers)
+    show = not as_json
+    with screen.status("reading") if show else nullcontext():
+        comparison = compare_plan(
+            data,
+            _words("methods", methods),
+            _numbers(epsilon),
+            seeds=seeds,
+            attacks=() if attacks == "none" else _words("attacks", attacks),
+            shadows=shadows,
+            shared=shared,
+            overrides=_overrides(set_),
+            root=root,
+        )
+    check_way(comparison, together=together)
+    folder = out or FOLDER / own_data.shown_name(comparison.data)
+    check_folder("out", folder)
+    options = {"device": device, "root": root, "workers": workers, "together": together}
+    _run(comparison, folder, options, _given(context), as_json)
+
+
+def _words(option: str, text: str) -> list[str]:
+    """Names separated by commas; a comma too many is a mistake, not a name."""
+    found = [word.strip() for word in text.split(",")]
+    if text.strip() and not all(found):
+        raise OptionError(option, text, "names stand between commas; one is missing")
+    return found if text.strip() else []
+
+
+def _numbers(text: str) -> list[float]:
+    found = []
+    for word in _words("epsilon", text):
+        try:
+            found.append(float(word))
+        except ValueError:
+            raise OptionError("epsilon", word, "must be a number, such as 0.5") from None
+    return found
+
+
+def _overrides(given: list[str] | None) -> dict[str, dict[str, Any]]:
+    """`METHOD.NAME=VALUE` words by method."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in (assignments("set", given) or {}).items():
+        method, dot, option = name.partition(".")
+        if not dot or not method or not option:
+            raise OptionError("set", name, "must be METHOD.NAME=VALUE, such as dpsgd.lr=0.5")
+        found.setdefault(method, {})[option.replace("-", "_")] = value
+    return found
+
+
+def _given(context: typer.Context) -> list[str]:
+    """The command as it was given."""
+    words = ["reticent", "compare"]
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        value = context.params.get(option.name or "")
+        if source is None or source.name != "COMMANDLINE" or option.name == "as_json":
+            continue
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(one, bool):
+                words.append((option.opts if one else option.secondary_opts)[0])
+            else:
+                words += [option.opts[0], str(one)]
+    return words
+
+
+def _without_folders(words: list[str]) -> str:
+    """A command for a page: folders say who ran it, and where."""
+    shown = [
+        PureWindowsPath(word).name
+        if PurePosixPath(word).is_absolute() or PureWindowsPath(word).is_absolute()
+        else word
+        for word in words
+    ]
+    return shlex.join(shown)
+
+
+def _run(
+    comparison: Comparison,
+    folder: Path,
+    options: dict[str, Any],
+    words: list[str],
+    as_json: bool,
+) -> None:
+    from reticent.cli.comparing import View, table, watched
+    from reticent.comparison.plans import check
+    from reticent.comparison.running import run_comparison, to_do
+
+    left, cells = to_do(comparison, folder)
+    with nullcontext() if as_json else screen.status("planning") as status:
+
+        def say(text: str) -> None:
+            if status is not None:
+                status.update(f"planning {escape(text)}")
+
+        check(comparison, cells, say)
+    for text in comparison.warnings:
+        errors.print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=True)
+    if not as_json:
+        _announce(comparison, left, folder)
+    view = View(comparison, options["workers"])
+    try:
+        with watched(view, screen, quiet=as_json) as tell:
+            done = run_comparison(
+                comparison, folder, command=_without_folders(words), tell=tell, **options
+            )
+    except KeyboardInterrupt:
+        made = len(view.outlook.outcomes)
+        errors.print(
+            f"stopped with {made} of {len(view.names)} done; go on with: {shlex.join(words)}",
+            soft_wrap=True,
+            markup=False,
+        )
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json({**done.found, "folder": str(folder), "page": str(done.page)})
+    else:
+        screen.print(table(done.found))
+        _conclude(done.found, done.page)
+    _complain(view.names, done.outcomes)
+
+
+def _announce(comparison: Comparison, jobs: int, folder: Path) -> None:
+    from reticent.comparison.folder import spent_in
+
+    name = own_data.shown_name(comparison.data)
+    screen.print(
+        f"[bold]{escape(name)}[/]: {len(comparison.labels)} methods, {jobs} jobs to do; "
+        f"results in {escape(str(folder))}",
+        soft_wrap=True,
+    )
+    before = sum(len(group.spent) for group in spent_in(folder)) if comparison.own else 0
+    if before and jobs:
+        screen.print(
+            f"[bold]{before} models were trained on these records in this folder before[/]; what "
+            "they cost counts too"
+        )
+    if comparison.own:
+        most = comparison.seeds * sum(cell.epsilon or 0 for cell in comparison.cells)
+        screen.print(
+            f"these are your own records: the models have secret noise, and together they may "
+            f"spend up to ε = {most:g}",
+            soft_wrap=True,
+        )
+
+
+def _conclude(found: dict[str, Any], page: Path) -> None:
+    from reticent.comparison.remarks import whole_cost
+
+    without = [m["label"] for m in found["methods"] if m["guarantee"] != "differential-privacy"]
+    screen.print("mean ± half of a 95 % confidence interval over seeds")
+    if without:
+        screen.print(escape(f"* no ε is proved: {', '.join(without)}"))
+    for text in whole_cost(found):
+        screen.print(escape(text), soft_wrap=True)
+    screen.print(f"page: {escape(str(page))}", soft_wrap=True)
+
+
+def _complain(names: dict[str, str], outcomes: dict[str, Outcome]) -> None:
+    """Say what has no result, and end with 1 if anything has none."""
+    failed = {key: outcome for key, outcome in outcomes.items() if outcome.state != "done"}
+    for key, outcome in failed.items():
+        errors.print(
+            f"[red]{outcome.state}[/] {escape(names[key])}: {escape(outcome.error or '')}",
+            soft_wrap=True,
+        )
+    if failed:
+        raise typer.Exit(1)
