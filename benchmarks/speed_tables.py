@@ -43,7 +43,8 @@ def steps(record: dict[str, Any]) -> list[str]:
     lines = [
         f"## Cost of a private step ({record['device']})",
         "",
-        "One whole optimizer step on a fixed random batch, all in turns in one process: median of"
+        "One whole optimizer step on a fixed random batch, all steps of a model in turns in one"
+        " process: median of"
         f" {record['repeats']} rounds, and the ratio to the plain step of the same round with its"
         " 5 % and 95 % quantiles. Before, the update of each private step without noise was"
         f" compared with {record['checked']} examples one at a time; what was off by more than"
