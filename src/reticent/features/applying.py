@@ -133,5 +133,6 @@ def _in_memory(shape: tuple[int, ...], parts: Iterable[NDArray[np.float32]]) -> 
 
 
 def _note(name: str, options: Mapping[str, Any], privacy: str) -> str:
-    given = ", ".join(f"{option} {value}" for option, value in options.items())
+    stated = {option: value for option, value in options.items() if value not in ("", None)}
+    given = ", ".join(f"{option} {value}" for option, value in stated.items())
     return f"inputs are {name} features ({given}), {privacy}"
