@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import stat
 
@@ -200,6 +201,31 @@ def test_a_comparison_that_was_given_up_is_still_paid_for(people, tmp_path, monk
     assert total["epsilon"] == pytest.approx(total["added"])
     assert 2.9 < total["epsilon"] <= 3
     assert total["delta"] == pytest.approx(2e-5)
+
+
+def test_models_that_were_deleted_are_still_paid_for(people, tmp_path):
+    out = tmp_path / "out"
+    words = (*OWN, "--methods", "dpsgd", "--epsilon", "1", "--seeds", 1, "--data", people)
+    call(*words, "--out", out)
+    once = read(out)["total"]
+    assert once["models"] == 1
+    for name in ("runs", "jobs"):
+        shutil.rmtree(out / name)
+    call(*words, "--out", out)
+    twice = read(out)["total"]
+    assert (twice["models"], twice["unfinished"]) == (2, 1)
+    assert twice["epsilon"] == pytest.approx(once["epsilon"] + 1)
+    (out / "plan.json").unlink()
+    assert "is missing, but there are models" in str(run(*words, "--out", out).exception)
+
+
+def test_no_folder_of_the_records_is_in_what_is_shared(people, tmp_path):
+    test = people.with_name("held.csv")
+    test.write_text(people.read_text())
+    words = (*OWN, "--methods", "dpsgd", "--epsilon", "1", "--seeds", 1, "--data", people)
+    call(*words, "--test", test, "--out", tmp_path / "out")
+    for name in ("comparison.json", "comparison.csv", "comparison.html"):
+        assert str(tmp_path) not in (tmp_path / "out" / name).read_text()
 
 
 def test_counts_of_held_out_records_can_be_left_out(people, tmp_path):

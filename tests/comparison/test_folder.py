@@ -94,3 +94,10 @@ def test_a_plan_that_cannot_be_read_is_no_plan(tmp_path):
     (tmp_path / "plan.json").write_text("[]")
     with pytest.raises(CheckpointError, match="what was spent on these records is not known"):
         spent_in(tmp_path)
+
+
+@pytest.mark.parametrize("paid", ["runs", "jobs"])
+def test_models_without_a_plan_are_not_forgotten(tmp_path, paid):
+    (tmp_path / paid / "dpsgd-eps3-seed0").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=f"is missing, but there are models in '.*{paid}'"):
+        spent_in(tmp_path)

@@ -20,7 +20,7 @@ from reticent.errors import CheckpointError
 from reticent.files import check_folder, read_json, to_json, write_atomically
 from reticent.privacy import Budget
 from reticent.reproduction.jobs import Job, Kept
-from reticent.reproduction.own_records import BEGUN, RUNS_FOLDER, run_name
+from reticent.reproduction.own_records import BEGUN, RUNS_FOLDER, beginnings, run_name
 from reticent.training.result import RUN_FILE, read_run
 
 PLAN_FILE, LOCK_FILE = "plan.json", ".lock"
@@ -94,10 +94,9 @@ def spent_in(folder: Path) -> list[Group]:
     kept = Kept(folder)
     found = []
     for group in _read_plan(folder):
-        spent = [_spent(folder, kept, key, line) for key, line in group.items()]
-        begun = tuple(one for one in spent if one is not None)
-        finished = all(one.ledger is not None for one in begun)
-        found.append(Group(begun, whole=finished and len(begun) == len(group)))
+        spent = [one for key, line in group.items() for one in _spent(folder, kept, key, line)]
+        finished = all(one.ledger is not None for one in spent)
+        found.append(Group(tuple(spent), whole=finished and len(spent) == len(group)))
     return found
 
 
@@ -110,23 +109,31 @@ def _line(job: Job) -> dict[str, Any]:
     }
 
 
-def _spent(folder: Path, kept: Kept, key: str, line: dict[str, Any]) -> Spent | None:
-    """What a planned job has spent; None if it was never begun."""
+def _spent(folder: Path, kept: Kept, key: str, line: dict[str, Any]) -> list[Spent]:
+    """What a planned job has spent; more than once if what it had left was deleted."""
     budget = None if line["budget"] is None else Budget(**line["budget"])
+    run = folder / RUNS_FOLDER / line["run"]
+    found = []
     outcome = kept.read(key)
     if outcome is not None and outcome.ledger is not None:
-        return Spent(line["method"], budget, outcome.ledger)
-    run = folder / RUNS_FOLDER / line["run"]
-    if (run / RUN_FILE).exists():  # it ended, and was not written down
-        return Spent(line["method"], budget, read_run(run)["ledger"])
-    if any((run / name).exists() for name in BEGUN):
-        return Spent(line["method"], budget)
-    return None
+        found = [Spent(line["method"], budget, outcome.ledger)]
+    elif (run / RUN_FILE).exists():  # it ended, and was not written down
+        found = [Spent(line["method"], budget, read_run(run)["ledger"])]
+    elif any((run / name).exists() for name in BEGUN):
+        found = [Spent(line["method"], budget)]
+    gone = beginnings(run) - len(found)
+    return found + [Spent(line["method"], budget)] * gone
 
 
 def _read_plan(folder: Path) -> list[dict[str, dict[str, Any]]]:
     path = folder / PLAN_FILE
     if not path.exists():
+        for paid in (folder / RUNS_FOLDER, Kept(folder).folder):
+            if paid.is_dir() and any(paid.iterdir()):
+                raise CheckpointError(
+                    f"{str(path)!r} is missing, but there are models in {str(paid)!r}: what was "
+                    "spent on these records is not known; take another --out, and count both"
+                )
         return []
     try:
         content = read_json(path)

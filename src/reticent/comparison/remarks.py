@@ -75,8 +75,9 @@ def whole_cost(found: Mapping[str, Any]) -> list[str]:
         said.append(
             f"{_models(total['models'])} with an ε were trained on these records. Together they "
             f"are (ε, δ)-differentially private with ε = {epsilon_text(epsilon)} and δ = "
-            f"{delta_text(delta)}: this is what everything on this page costs, and what must be "
-            "stated if more than one of the models, or a number of this page, is passed on."
+            f"{delta_text(delta)}: this is what everything on this page costs the training "
+            "records, and what must be stated if more than one of the models, or a number of this "
+            "page, is passed on."
         )
         if total["added"] is not None and total["models"] > 1:
             said.append(

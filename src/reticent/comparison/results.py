@@ -15,6 +15,7 @@ from reticent import methods
 from reticent.cli.own_data import shown_name
 from reticent.comparison.plans import ATTACK_METRICS, Cell, Comparison
 from reticent.comparison.spending import Total
+from reticent.report.folder import without_paths
 from reticent.reproduction.jobs import Outcome
 from reticent.reproduction.measures import ACCURACY
 from reticent.reproduction.tables import VARIANTS
@@ -77,8 +78,10 @@ def gather(
         "attacks": _attacks(comparison, outcomes),
         "total": None if total is None else total.to_json(),
         "notes": _notes(outcomes),
-        "shared": dict(comparison.shared),
-        "overrides": {label: dict(values) for label, values in comparison.overrides.items()},
+        "shared": without_paths(dict(comparison.shared)),
+        "overrides": {
+            label: without_paths(dict(values)) for label, values in comparison.overrides.items()
+        },
         "versions": versions(),
     }
 

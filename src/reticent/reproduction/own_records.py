@@ -7,6 +7,7 @@ would spend a second time.
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,15 @@ def _train(
     interrupts: Interrupts | None,
 ) -> None:
     begun = any((folder / name).exists() for name in BEGUN)
-    training = build_training(job.settings, folder=folder, resume=begun, coins=None)
+    if not begun:
+        _note_beginning(folder)
+    try:
+        training = build_training(job.settings, folder=folder, resume=begun, coins=None)
+    except BaseException:
+        if not any((folder / name).exists() for name in BEGUN):  # refused: nothing was released
+            path = _beginnings_file(folder)
+            os.truncate(path, path.stat().st_size - 1)
+        raise
     if not (folder / SETTINGS_FILE).exists():
         save_settings(job.settings, folder)
     _check_records(folder, folder.parent.parent / RECORDS_FILE)
@@ -100,6 +109,28 @@ def _train(
 
     with interrupts.watching(training) if interrupts is not None else nullcontext():
         training.finish(tell)
+
+
+def _note_beginning(folder: Path) -> None:
+    """One byte more in a file beside the run folders, which may be deleted while it stays."""
+    path = _beginnings_file(folder)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(file, b".")
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def beginnings(folder: Path) -> int:
+    """How often a training began from nothing in this run folder, whatever is left of it."""
+    path = _beginnings_file(folder)
+    return path.stat().st_size if path.exists() else 0
+
+
+def _beginnings_file(folder: Path) -> Path:
+    return folder.parent.parent / "begun" / folder.name
 
 
 def _check_records(folder: Path, expected: Path) -> None:

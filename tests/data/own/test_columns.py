@@ -59,6 +59,11 @@ def test_bounds_for_one_column_or_for_all():
     assert found["c"].bounds is None
 
 
+def test_bounds_whose_distance_overflows_are_refused():
+    with pytest.raises(OptionError, match="LOW below HIGH"):
+        plan(bounds=["age=-1e308..1e308"])
+
+
 def test_bounds_of_several_columns_in_one_word():
     cells = {"a": [1, 2] * 9, "b": [1, 2] * 9, "x,y=z": [1, 2] * 9}
     found = plan(bounds=["a=0..1,b=-2..9", "x,y=z=0..3"], **cells)

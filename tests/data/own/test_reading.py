@@ -223,3 +223,12 @@ def test_private_statistics_touch_their_columns_alone():
             assert float(row[0]) == pytest.approx(there, abs=1e-5)
     far = ChannelStatistics(statistics.mean, statistics.deviation / 100, {})
     assert float(splits.standardised(far).train[0][:, 0].abs().max()) == 3
+
+
+def test_training_records_are_not_taken_for_held_out_ones(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text("age,ill\n" + "20,no\n60,yes\n" * 50)
+    (tmp_path / "same.csv").symlink_to(path)
+    for name in ("people.csv", "same.csv"):
+        with pytest.raises(OptionError, match="is the training file itself"):
+            from_file(path, target="ill", classes="no,yes", test=str(tmp_path / name))

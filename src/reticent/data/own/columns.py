@@ -213,7 +213,7 @@ def parse_range(option: str, word: str, limits: str) -> tuple[float, float]:
     except ValueError:
         dots = ""
         ends = (0.0, 0.0)
-    if not dots or ends[0] >= ends[1]:
+    if not dots or ends[0] >= ends[1] or not math.isfinite(ends[1] - ends[0]):
         raise OptionError(option, word, "bounds are LOW..HIGH, finite, LOW below HIGH: 0..120")
     return ends
 

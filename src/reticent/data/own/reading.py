@@ -73,7 +73,14 @@ def from_file(path: str | Path, **options: Any) -> OwnSplits:
     if reading.test is not None:
         if test is not None:
             raise OptionError("test", reading.test, f"{path} has test records of its own")
-        other, its_test = read_contents(Path(reading.test).expanduser(), reading)
+        other_path = Path(reading.test).expanduser()
+        if other_path.exists() and path.exists() and other_path.samefile(path):
+            raise OptionError(
+                "test",
+                reading.test,
+                "is the training file itself: what is said of held-out records is not private",
+            )
+        other, its_test = read_contents(other_path, reading)
         test = its_test or other
     splits = _assembled(path.stem or "data", main, test, reading)
     for text in splits.warnings:
