@@ -216,7 +216,7 @@ def test_models_that_were_deleted_are_still_paid_for(people, tmp_path):
     assert (twice["models"], twice["unfinished"]) == (2, 1)
     assert twice["epsilon"] == pytest.approx(once["epsilon"] + 1)
     (out / "plan.json").unlink()
-    assert "is missing, but there are models" in str(run(*words, "--out", out).exception)
+    assert "is missing, but models left traces" in str(run(*words, "--out", out).exception)
 
 
 def test_no_folder_of_the_records_is_in_what_is_shared(people, tmp_path):

@@ -96,8 +96,8 @@ def test_a_plan_that_cannot_be_read_is_no_plan(tmp_path):
         spent_in(tmp_path)
 
 
-@pytest.mark.parametrize("paid", ["runs", "jobs"])
+@pytest.mark.parametrize("paid", ["runs", "jobs", "begun"])
 def test_models_without_a_plan_are_not_forgotten(tmp_path, paid):
     (tmp_path / paid / "dpsgd-eps3-seed0").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match=f"is missing, but there are models in '.*{paid}'"):
+    with pytest.raises(CheckpointError, match=f"is missing, but models left traces in '.*{paid}'"):
         spent_in(tmp_path)

@@ -14,9 +14,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from reticent import methods
 from reticent.cli import own_data
-from reticent.cli.building import SCHEDULES, build_training
+from reticent.cli import setting_flags as flag
+from reticent.cli.building import build_training
 from reticent.cli.deniability import without_epsilon
 from reticent.cli.diagnostics import keep_diagnostics
 from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
@@ -35,76 +35,39 @@ def train(
         str | None,
         typer.Option(help="Data set (`reticent data list`), or a file or folder of your own."),
     ] = None,
-    target: Annotated[str | None, typer.Option(help="Own data: the column of labels.")] = None,
-    test: Annotated[str | None, typer.Option(help="Own data: held-out file or folder.")] = None,
-    test_share: Annotated[
-        float | None, typer.Option(help="Own data: share held out where there is no --test.")
-    ] = None,
-    split_seed: Annotated[
-        int | None, typer.Option(help="Own data: public seed of what is held out.")
-    ] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="Own data: the public labels, a,b,c or @FILE.")
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(help="Own data: NAME:KIND[:OPTIONS]; numeric, category, text or ignore."),
-    ] = None,
-    bounds: Annotated[
-        list[str] | None, typer.Option(help="Own data: public NAME=LOW..HIGH, or LOW..HIGH.")
-    ] = None,
-    side: Annotated[int | None, typer.Option(help="Own images: side to resize to.")] = None,
-    grey: Annotated[bool | None, typer.Option("--grey", help="Own images: in grey.")] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(help="Where settings begin: start, or best for the most accurate known."),
-    ] = None,
-    root: Annotated[str | None, typer.Option(help="Folder that holds the data sets.")] = None,
-    features: Annotated[
-        str | None, typer.Option(help="Fixed features of the inputs; `reticent features list`.")
-    ] = None,
-    feature: Annotated[
-        list[str] | None,
-        typer.Option("--feature", help="NAME=VALUE: an option of `features show FEATURES`."),
-    ] = None,
-    standardise: Annotated[
-        bool | None,
-        typer.Option(
-            "--standardise", help="Mean 0 and variance 1 by channel, paid for from the budget."
-        ),
-    ] = None,
-    standardise_noise: Annotated[
-        float | None, typer.Option(help="Noise multiplier of these means and variances.")
-    ] = None,
-    standardise_bound: Annotated[
-        float | None, typer.Option(help="Public bound that values are clamped to for them.")
-    ] = None,
-    standardise_clip: Annotated[
-        float | None, typer.Option(help="Public bound that a record's length is cut to for them.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Model; `reticent models list`.")] = None,
-    activation: Annotated[
-        str | None, typer.Option(help="relu, tanh or tempered-sigmoid[:s,T,o].")
-    ] = None,
+    target: flag.Target = None,
+    test: flag.Test = None,
+    test_share: flag.TestShare = None,
+    split_seed: flag.SplitSeed = None,
+    classes: flag.Classes = None,
+    columns: flag.Columns = None,
+    bounds: flag.Bounds = None,
+    side: flag.Side = None,
+    grey: flag.Grey = None,
+    recipe: flag.Recipe = None,
+    root: flag.Root = None,
+    features: flag.Features = None,
+    feature: flag.Feature = None,
+    standardise: flag.Standardise = None,
+    standardise_noise: flag.StandardiseNoise = None,
+    standardise_bound: flag.StandardiseBound = None,
+    standardise_clip: flag.StandardiseClip = None,
+    model: flag.Model = None,
+    activation: flag.Activation = None,
     method: Annotated[str | None, typer.Option(help="Method; `reticent methods list`.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="NAME=VALUE: another option of `methods show METHOD`."),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε to keep within.")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ to keep within.")] = None,
+    delta: flag.Delta = None,
     non_private: Annotated[
         bool | None, typer.Option("--non-private", help="Train without noise or guarantee.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Expected records per release.")] = None,
-    clip: Annotated[float | None, typer.Option(help="Bound on a record's gradient.")] = None,
-    clipping: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(methods.CLIPPING_STYLES)}.")
-    ] = None,
-    noise: Annotated[
-        float | None,
-        typer.Option("--noise", "--sigma", help="Noise multiplier; set from ε if left out."),
-    ] = None,
+    batch: flag.Batch = None,
+    clip: flag.Clip = None,
+    clipping: flag.Clipping = None,
+    noise: flag.Noise = None,
     valid_batch: Annotated[
         int | None, typer.Option(help="dpsur: expected records in a test.")
     ] = None,
@@ -122,35 +85,23 @@ def train(
     pad: Annotated[
         int | None, typer.Option(help="dpsur: trials in multiples of this, against timing.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of releases.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the records.")] = None,
-    n: Annotated[int | None, typer.Option(help="Nominal number of records.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd, adam or adamw.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None,
-    schedule: Annotated[
-        str | None, typer.Option(help=f"Learning rate: {', '.join(SCHEDULES)}.")
-    ] = None,
-    average: Annotated[
-        float | None, typer.Option(help="Decay of the average of the weights.")
-    ] = None,
+    steps: flag.Steps = None,
+    epochs: flag.Epochs = None,
+    n: flag.Nominal = None,
+    optimizer: flag.Optimizer = None,
+    lr: flag.Rate = None,
+    momentum: flag.Momentum = None,
+    weight_decay: flag.WeightDecay = None,
+    schedule: flag.Schedule = None,
+    average: flag.Average = None,
     every: Annotated[int | None, typer.Option(help="Releases between evaluations.")] = None,
-    confusion: Annotated[
-        bool | None,
-        typer.Option(
-            "--confusion/--no-confusion",
-            help="Keep exact counts of held-out records by true and predicted class.",
-        ),
-    ] = None,
+    confusion: flag.Confusion = None,
     seed: Annotated[int | None, typer.Option(help="Public seed of the initial model.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, ...")] = None,
-    microbatch: Annotated[int | None, typer.Option(help="Records processed at once.")] = None,
-    data_on: Annotated[str | None, typer.Option(help="Records on auto, device or host.")] = None,
+    microbatch: flag.Microbatch = None,
+    data_on: flag.DataOn = None,
     path: Annotated[str | None, typer.Option(help="Gradients: auto, fast or reference.")] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="Layers in float32, tf32 (CUDA) or bf16.")
-    ] = None,
+    precision: flag.Precision = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with any of these settings.")
     ] = None,

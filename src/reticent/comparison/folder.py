@@ -2,7 +2,7 @@
 
 `jobs/` has finished jobs, `work/` checkpoints of those on public data. Runs on one's own records
 are in `runs/` and stay; `records.json` says which records these are, `plan.json` what was to be
-trained on them.
+trained on them, and `begun/` how often that began.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from reticent.errors import CheckpointError
 from reticent.files import check_folder, read_json, to_json, write_atomically
 from reticent.privacy import Budget
 from reticent.reproduction.jobs import Job, Kept
-from reticent.reproduction.own_records import BEGUN, RUNS_FOLDER, beginnings, run_name
+from reticent.reproduction.own_records import (
+    BEGUN,
+    BEGUN_FOLDER,
+    RUNS_FOLDER,
+    beginnings,
+    run_name,
+)
 from reticent.training.result import RUN_FILE, read_run
 
 PLAN_FILE, LOCK_FILE = "plan.json", ".lock"
@@ -128,10 +134,10 @@ def _spent(folder: Path, kept: Kept, key: str, line: dict[str, Any]) -> list[Spe
 def _read_plan(folder: Path) -> list[dict[str, dict[str, Any]]]:
     path = folder / PLAN_FILE
     if not path.exists():
-        for paid in (folder / RUNS_FOLDER, Kept(folder).folder):
+        for paid in (folder / RUNS_FOLDER, folder / BEGUN_FOLDER, Kept(folder).folder):
             if paid.is_dir() and any(paid.iterdir()):
                 raise CheckpointError(
-                    f"{str(path)!r} is missing, but there are models in {str(paid)!r}: what was "
+                    f"{str(path)!r} is missing, but models left traces in {str(paid)!r}: what was "
                     "spent on these records is not known; take another --out, and count both"
                 )
         return []

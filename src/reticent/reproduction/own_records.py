@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from reticent.reproduction.jobs import Job, Outcome
 
-RUNS_FOLDER = "runs"
+RUNS_FOLDER, BEGUN_FOLDER = "runs", "begun"
 DP = "differential-privacy"
 BEGUN = (CHECKPOINT, STATISTICS_FILE, RUN_FILE)
 """Files of a run folder that say that something was spent."""
@@ -130,7 +130,7 @@ def beginnings(folder: Path) -> int:
 
 
 def _beginnings_file(folder: Path) -> Path:
-    return folder.parent.parent / "begun" / folder.name
+    return folder.parent.parent / BEGUN_FOLDER / folder.name
 
 
 def _check_records(folder: Path, expected: Path) -> None:
