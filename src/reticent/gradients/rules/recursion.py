@@ -106,4 +106,5 @@ class Recursion(torch.autograd.Function):
                 dx = added(torch.stack([g.bmm(w.expand(len(g), -1, -1)) for g, w in each], 1))
             ordered = given if weight_in is None else views
             inputs = [part for whole in found.inputs for part in ordered(whole)]
-        return None, None, None, found.h.clone(), found.c, dx, None, None, *inputs
+        h = found.h.clone()  # the caller may keep it, the lease's memory not
+        return None, None, None, h, found.c, dx, None, None, *inputs
