@@ -55,7 +55,7 @@ def candidates(settings: Settings) -> list[Candidate]:
             {"epochs": epochs, "method_options": {"longest": longest, "gamma": gamma}}
             for epochs in (10.0, 30.0)
             for longest in (0.1, 0.3, 1.0)
-            for gamma in (0.01, 0.1)
+            for gamma in (0.001, 0.01)
         ]
     return []
 
