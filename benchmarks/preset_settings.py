@@ -111,21 +111,49 @@ def best(tried: Sequence[Candidate], found: Sequence[Sequence[float]]) -> Candid
     return tried[max(range(len(tried)), key=lambda k: sum(found[k]) / len(found[k]))]
 
 
-def search(name: str, entry: Entry, device: str) -> dict[str, Any]:
-    """One entry: what every candidate gives, and the best."""
+def measured(entry: Entry, tried: Sequence[Candidate], device: str) -> tuple[Any, float]:
+    """Accuracies of some candidates, and the seconds that they took."""
     begun = time.perf_counter()
-    tried = candidates(entry.settings)
     found = accuracies(entry.settings, tried, HELD_OUT[entry.data], device)
-    return {
-        "table": name,
-        "row": entry.row,
-        "data": entry.data,
-        "column": entry.column,
-        "held_out": HELD_OUT[entry.data],
-        "tried": [{**one, "accuracies": got} for one, got in zip(tried, found, strict=True)],
-        "chosen": best(tried, found),
-        "seconds": round(time.perf_counter() - begun, 1),
-    }
+    return found, time.perf_counter() - begun
+
+
+class Search:
+    """One entry: what its candidates give, some at a time and in any order, and the best."""
+
+    def __init__(self, name: str, entry: Entry) -> None:
+        self.name, self.entry = name, entry
+        self.tried = candidates(entry.settings)
+        self._found: dict[int, list[float]] = {}
+        self._seconds = 0.0
+
+    def parts(self, together: int) -> list[range]:
+        """Which candidates are trained at once: so many, or with 0 all of them."""
+        count = len(self.tried)
+        step = together or count
+        return [range(k, min(k + step, count)) for k in range(0, count, step)]
+
+    def take(self, part: range, result: tuple[list[list[float]], float]) -> dict[str, Any] | None:
+        """A part's accuracies; the row of the record once all are there."""
+        found, seconds = result
+        self._found |= dict(zip(part, found, strict=True))
+        self._seconds += seconds
+        if len(self._found) < len(self.tried):
+            return None
+        every = [self._found[k] for k in range(len(self.tried))]
+        data = self.entry.data
+        return {
+            "table": self.name,
+            "row": self.entry.row,
+            "data": data,
+            "column": self.entry.column,
+            "held_out": HELD_OUT[data],
+            "tried": [
+                {**one, "accuracies": got} for one, got in zip(self.tried, every, strict=True)
+            ],
+            "chosen": best(self.tried, every),
+            "seconds": round(self._seconds, 1),
+        }
 
 
 def main() -> None:
@@ -134,22 +162,30 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", choices=list(HELD_OUT))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--workers", type=int, default=1, help="Processes that share the device.")
+    parser.add_argument(
+        "--together", type=int, default=0, help="Candidates trained at once; 0: all of an entry."
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     path = options.out / "preset-settings.json"
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.workers, mp_context=spawn) as pool:
-        jobs = [
-            pool.submit(search, name, entry, options.device)
+        jobs = {
+            pool.submit(measured, entry, [one.tried[k] for k in part], options.device): (one, part)
             for name, entry in searched(options.tables)
             if not options.data or entry.data in options.data
-        ]
+            for one in [Search(name, entry)]
+            for part in one.parts(options.together)
+        }
         for job in as_completed(jobs):
+            one, part = jobs[job]
             try:
-                row = job.result()
+                row = one.take(part, job.result())
             except (rt.ReticentError, RuntimeError) as error:  # the others go on
                 print(f"failed: {error}", flush=True)
+                continue
+            if row is None:
                 continue
             place = ("table", "row", "data", "column")
             rows = [old for old in rows if any(old[key] != row[key] for key in place)] + [row]
