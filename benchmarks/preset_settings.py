@@ -36,11 +36,12 @@ HELD_OUT = {"mnist": 10_000, "fashion-mnist": 10_000, "cifar10": 10_000, "imdb":
 SEEDS = 2
 RATES = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02)
 SIGN = ("sign-sgd", "sign-adam")
-SEARCHED = {  # tables, and the ε of the columns that are searched
+SEARCHED: dict[str, tuple[float | None, ...]] = {  # tables, and which columns
     "bottleneck/table3": (0.5, 1.0, 2.0),
     "bottleneck/table4": (0.5, 1.0, 2.0),
     "bottleneck/table5": (0.5, 1.0, 2.0),
-    "dpsur/table2": (2,),
+    "dpsur/table2": (2, None),
+    "dpis/table3": (None,),
 }
 
 Candidate = dict[str, Any]
@@ -57,6 +58,8 @@ def candidates(settings: Settings) -> list[Candidate]:
             for longest in (0.1, 0.3, 1.0)
             for gamma in (0.001, 0.01)
         ]
+    if settings.method == "sgd" and settings.data == "cifar10":
+        return [{"lr": rate} for rate in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)]
     return []
 
 

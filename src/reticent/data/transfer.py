@@ -82,7 +82,11 @@ class Sender:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes of a CUDA device that PyTorch could still hand out."""
-    free, _ = torch.cuda.mem_get_info(device)
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return free + kept
+    """Bytes of a CUDA device that PyTorch could still hand out; no more than this process's share.
+
+    The share is that of `torch.cuda.set_per_process_memory_fraction`.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    own = int(torch.cuda.memory.get_per_process_memory_fraction(device) * total) - reserved
+    return max(min(free, own), 0) + reserved - torch.cuda.memory_allocated(device)

@@ -29,6 +29,7 @@ from reticent.reproduction.own_records import RUNS_FOLDER
 KEPT, STARTED, GOING, ENDED = "kept", "started", "going", "ended"
 SECONDS_BETWEEN = 0.5  # what a worker says of how far it is
 PATIENCE = 30.0  # seconds that a worker has to end after it was told to
+OF_THE_DEVICE = 0.9  # what workers take of its memory together; the rest is for their kernels
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,8 @@ def _side_by_side(
     threads = max((os.cpu_count() or 1) // workers, 1)
     waiting = list(groups)
     busy: dict[Connection, tuple[_Worker, tuple[Job, ...]]] = {}
-    idle = [_Worker(options, min(threads, torch.get_num_threads())) for _ in range(workers)]
+    threads, share = min(threads, torch.get_num_threads()), OF_THE_DEVICE / workers
+    idle = [_Worker(options, threads, share) for _ in range(workers)]
     try:
         while waiting or busy:
             while waiting and idle:
@@ -178,18 +180,18 @@ def _died(job: Job, worker: _Worker) -> Outcome:
 class _Worker:
     """A process that does one group after the other."""
 
-    def __init__(self, options: dict[str, Any], threads: int) -> None:
-        self._options, self._threads = options, threads
+    def __init__(self, options: dict[str, Any], threads: int, share: float) -> None:
+        self._own = options, threads, share
         spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self.connection, theirs = spawn.Pipe()
-        self.process = spawn.Process(target=_work, args=(theirs, options, threads), daemon=True)
+        self.process = spawn.Process(target=_work, args=(theirs, *self._own), daemon=True)
         self.process.start()
         theirs.close()
 
     def again(self) -> _Worker:
         """Another one, after this one died."""
         self.connection.close()
-        return _Worker(self._options, self._threads)
+        return _Worker(*self._own)
 
     def end(self) -> None:
         """Ask it to end, with a checkpoint of what is under way."""
@@ -204,10 +206,15 @@ class _Worker:
         self.connection.close()
 
 
-def _work(connection: Connection, options: dict[str, Any], threads: int) -> None:
+def _work(connection: Connection, options: dict[str, Any], threads: int, share: float) -> None:
     """What a worker does until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the first process tells us
     torch.set_num_threads(threads)
+    if torch.cuda.is_available() and options["device"] != "cpu":
+        with suppress(RuntimeError):  # a device that cannot be used is named by each job
+            device = "cuda" if options["device"] == "auto" else options["device"]
+            # else each worker would measure what is free, and all would take it
+            torch.cuda.set_per_process_memory_fraction(share, torch.device(device))
 
     told = 0.0
 
