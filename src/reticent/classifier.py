@@ -28,10 +28,11 @@ from reticent.classifier_fits import Fits, PrivacyWarning, spent_together
 from reticent.classifier_options import bounds_for, delta_for, encoded, row_norm_for
 from reticent.coins import Coins
 from reticent.data.records import as_tensor
-from reticent.errors import DataError, OptionError, positive, whole
+from reticent.errors import DataError, DivergenceWarning, OptionError, positive, whole
 from reticent.methods.base import Method
 from reticent.privacy import Budget, Ledger, Statement
 from reticent.row_scaling import scale_rows
+from reticent.training.diverged import in_words
 from reticent.training.optimizers import by_name
 from reticent.training.train import pick_device, run
 
@@ -185,6 +186,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         self.network_ = network.eval()
         self.result_ = replace(result, model=self.network_)
         self._warn_of(self._fits().add(self.result_))
+        if result.diverged is not None:
+            warnings.warn(in_words(result.diverged), DivergenceWarning, stacklevel=2)
         return self
 
     def _public_classes(self, labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

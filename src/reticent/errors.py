@@ -48,6 +48,10 @@ class CheckpointError(ReticentError):
     """A checkpoint or run folder cannot be read, or belongs to another run."""
 
 
+class DivergenceWarning(UserWarning):
+    """A training ended with a model that is of no use; what it cost stands."""
+
+
 def finite(option: str, value: float) -> float:
     """Return `value` as a float, or refuse it when it is NaN or infinite."""
     if isinstance(value, (str, bytes, bool)):
@@ -79,6 +83,22 @@ def not_negative(option: str, value: float) -> float:
     return number
 
 
+# Parameters are single-precision numbers: beyond these a step size is infinite, or 0.
+LEAST_SINGLE, MOST_SINGLE = 1e-37, 1e38
+
+
+def single(option: str, value: float) -> float:
+    """Return `value` as a float > 0 that is neither infinite nor 0 in single precision."""
+    number = positive(option, value)
+    if not LEAST_SINGLE <= number <= MOST_SINGLE:
+        raise OptionError(
+            option,
+            value,
+            f"must lie in [{LEAST_SINGLE:g}, {MOST_SINGLE:g}]: parameters have single precision",
+        )
+    return number
+
+
 def between(option: str, value: float, low: float, high: float, *, open_low: bool = False) -> float:
     """Return `value` as a float in [low, high], or (low, high] with `open_low`."""
     number = finite(option, value)
@@ -89,10 +109,16 @@ def between(option: str, value: float, low: float, high: float, *, open_low: boo
     return number
 
 
+MOST_WHOLE = 2**64
+
+
 def whole(option: str, value: int, *, least: int = 1) -> int:
     """Return `value` as an int >= `least`; 3.0 is taken, 3.5 and True are not."""
-    if isinstance(value, bool) or finite(option, value) != int(value):
+    exact = isinstance(value, int) and not isinstance(value, bool)
+    if not exact and (isinstance(value, bool) or finite(option, value) != int(value)):
         raise OptionError(option, value, "must be a whole number")
+    if value > MOST_WHOLE:
+        raise OptionError(option, f"{finite(option, value):g}", "must be at most 2^64")
     if value < least:
         raise OptionError(option, value, f"must be at least {least}")
     return int(value)

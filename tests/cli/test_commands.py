@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import reticent as rt
-from reticent.cli import main
+from reticent.cli import app, main
 
-from .calling import call, refuse
+from .calling import call, refuse, runner
 
 PLAN = ("dpsgd", "--n", 60000, "--batch", 2048, "--sigma", 2.15, "--steps", 1770, "--delta", 1e-5)
 SMALL = ("train", "--batch", 200, "--steps", 6, "--noise", 4, "--device", "cpu", "--coin-seed", 1)
@@ -55,7 +55,7 @@ def test_calibrate_goes_both_ways():
         (("account", "--ledger", "x.json", *PLAN), "stands alone"),
         (("train", "--non-private", "--epsilon", 1), "epsilon = 1"),
         (("train", "--microbatch", 0), "microbatch = 0"),
-        (("train", "--data-on", "moon"), "data_on = 'moon'"),
+        (("train", "--data-on", "moon"), "--data-on = 'moon'"),
         (("train", "--precision", "fp8"), "precision = 'fp8'"),
         (("train", "--set", "momentum"), "set = 'momentum': must be NAME=VALUE"),
         (("train", "--set", "batch=5"), "batch = 5: has a flag of its own"),
@@ -64,7 +64,7 @@ def test_calibrate_goes_both_ways():
             ("train", "--method", "sign-adam", "--set", "beta1=often"),
             "beta1 = 'often': must be a number",
         ),
-        (("train", "--checkpoint-every", -1), "checkpoint_every = -1"),
+        (("train", "--checkpoint-every", -1), "--checkpoint-every = -1"),
         (("train", "--device", "meta"), "device = 'meta'"),
         (("methods", "show", "magic"), "method = 'magic'"),
         (("models", "show", "magic"), "magic"),
@@ -221,10 +221,21 @@ def test_folders_that_cannot_be_used_are_named(tmp_path):
 
 def test_a_run_that_diverged_is_reported_too(tmp_path):
     folder = tmp_path / "run"
-    shown = json.loads(call(*SMALL, "--lr", 1e38, "--out", folder, "--json"))
+    words = (*SMALL, "--lr", 1e38, "--out", folder, "--json")
+    ended = runner.invoke(app, [str(word) for word in words])
+    assert ended.exit_code == 0
+    shown = json.loads(ended.stdout)
     assert shown["loss"] is None
     assert shown["epsilon"] <= 3
-    assert json.loads((folder / "run.json").read_text())["metrics"][-1]["loss"] is None
+    assert "warning: the training diverged" in ended.stderr
+    run = json.loads((folder / "run.json").read_text())
+    assert run["metrics"][-1]["loss"] is None
+    assert run["diverged"] == shown["diverged"]
+    assert run["diverged"]["outputs"]
+    assert "The training diverged" in (folder / "report.html").read_text()
+    assert "Do not use this model" in (folder / "MODEL_CARD.md").read_text()
+    again = json.loads(call("account", "--ledger", folder / "run.json", "--json"))
+    assert again["epsilon"] == shown["epsilon"]
 
 
 def test_tiny_noise_and_endless_plans_are_answered_at_once():

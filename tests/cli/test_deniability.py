@@ -124,7 +124,7 @@ def test_a_resumed_command_needs_no_flags(tmp_path, monkeypatch):
 )
 def test_an_epsilon_is_refused_and_explained(method, words, tmp_path):
     said = refuse("train", "--method", method, *words, "--out", tmp_path / "run")
-    assert words[0].strip("-").replace("-", "_") in said
+    assert words[0] in said
     assert f"{method} promises no differential privacy" in said
     assert not (tmp_path / "run").exists()
 

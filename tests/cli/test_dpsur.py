@@ -57,7 +57,7 @@ def test_calibrate_goes_both_ways():
         ((*CALIBRATE, "--sigma", 3, "--trials", 4), "trials = 4: all of them fail"),
         ((*CALIBRATE, "--steps", 3, "--trials", 4), "trials = 4: all of them fail"),
         ((*SMALL, "--beta", "nan"), "beta = nan"),
-        ((*SMALL, "--valid-batch", 0), "valid_batch = 0"),
+        ((*SMALL, "--valid-batch", 0), "--valid-batch = 0"),
         (("train", "--beta", -1), "beta = -1.0: is not an option of dpsgd"),
         (("train", "--method", "dpsur-published"), "method = 'dpsur-published'"),
         (("reproduce", "dpsur/table9"), "table = 'dpsur/table9'"),

@@ -157,6 +157,39 @@ def test_an_audit_finds_the_same_records_and_notices_others(here: Path) -> None:
     assert "the records have changed" in refuse(*audit)
 
 
+@pytest.mark.parametrize("method", ["dpsgd", "sgd"])
+def test_an_audit_of_the_books_alone_looks_at_the_records_too(here: Path, method: str) -> None:
+    path = write_people(here / "people.csv")
+    train("--data", "people.csv", *STATED, "--steps", 5, "--method", method, "--out", "run")
+    audit = ("audit", "run", "--attacks", "none", "--canaries", 0, "--device", "cpu")
+    audit += ("--releases", 0) if method == "dpsgd" else ()
+    assert "not compared" not in call(*audit)
+    before = path.read_text()
+    path.write_text(before.replace("Oslo", "Bonn", 1))
+    kept = (here / "run" / "audit.json").read_bytes()
+    assert "the records have changed" in refuse(*audit)
+    assert (here / "run" / "audit.json").read_bytes() == kept
+    path.unlink()  # as for somebody who was given the folder and not the records
+    if method == "dpsgd":
+        said = call(*audit)
+        assert "the records were not compared" in said
+        assert "nothing found" in said
+    path.write_text(before)
+    (here / "run" / RECORDS_FILE).unlink()
+    if method == "dpsgd":
+        assert "the records were not compared" in call(*audit)
+
+
+def test_records_without_a_fingerprint_are_refused(here: Path) -> None:
+    write_people(here / "people.csv")
+    crash("train", "--data", "people.csv", *STATED, "--out", "run", "--device", "cpu")
+    (here / "run" / RECORDS_FILE).unlink()
+    settings = json.loads((here / "run" / "settings.json").read_text())
+    settings["data"] = str(here / "people.csv")  # as runs of long ago named it
+    (here / "run" / "settings.json").write_text(json.dumps(settings))
+    assert "nobody can tell whether the records are those" in refuse("train", "--resume", "run")
+
+
 def test_runs_with_the_same_coins_are_the_same(here: Path) -> None:
     write_people(here / "people.csv")
     for out in ("one", "two"):
@@ -182,7 +215,7 @@ def test_settings_of_a_file_and_flags_on_top(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--data", "people.csv"), "target = None: must be a column of"),
+        (("--data", "people.csv"), "must be a column of"),
         (("--data", "people.csv", "--target", "sick"), "age, income, city, note, ill"),
         (("--data", "people.csv", "--target", "ill", "--classes", "a,b"), "is not one of"),
         (("--data", "people.csv", *STATED, "--standardise"), "standardise = True: every column"),

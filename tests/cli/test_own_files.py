@@ -81,34 +81,70 @@ BAD: dict[str, tuple[Make, tuple[str, ...], tuple[str, ...]]] = {
         ("x.csv: two columns are called 'a'",),
     ),
     "the target is no column": (table(), ("--target", "z"), ("'z'", "x.csv: a, y")),
-    "no target is given": (table(), (), ("target = None", "x.csv: a, y")),
+    "no target is given": (table(), (), ("target", "must be a column of", "x.csv: a, y")),
     "one class": (
         holding("x.csv", "a,y\n" + "1,no\n" * 40),
         TARGET,
-        ("x.csv: every record is 'no'",),
+        ("x.csv: all records have the same label",),
     ),
-    "not a number": (table("nan,no"), TARGET, ("x.csv: line 42, column 'a': 'nan' is not finite",)),
-    "infinite": (table("-inf,no"), TARGET, ("x.csv: line 42, column 'a': '-inf' is not finite",)),
+    "not a number": (table("nan,no"), TARGET, ("x.csv: line 42, column 'a': is not finite",)),
+    "infinite": (table("-inf,no"), TARGET, ("x.csv: line 42, column 'a': is not finite",)),
     "a label is missing": (
         table("1,"),
         TARGET,
         ("x.csv: line 42, column 'y': the label is missi",),
     ),
-    "a label is NaN": (table("1,NaN"), TARGET, ("x.csv: line 42, column 'y': the label is 'NaN'",)),
+    "a label is NaN": (
+        table("1,NaN"),
+        TARGET,
+        ("x.csv: line 42, column 'y': the label is not a number",),
+    ),
     "a label is not listed": (
         table("1,maybe"),
         (*TARGET, "--classes", "no,yes"),
-        ("x.csv: line 42, column 'y': the label 'maybe' is not one of the classes: no, yes",),
+        ("x.csv: line 42, column 'y': the label is not one of the classes: no, yes",),
     ),
     "a label of the test file is not listed": (
         with_test,
         (*TARGET, "--classes", "no,yes", "--test", "test.csv"),
-        ("test.csv: line 42, column 'y': the label 'maybe'",),
+        ("test.csv: line 42, column 'y': the label is not one of",),
     ),
     "text in a column of numbers": (
         table("old,no"),
         (*TARGET, "--bounds", "a=0..50"),
-        ("x.csv: line 42, column 'a': 'old' is not a number",),
+        ("x.csv: line 42, column 'a': is not a number",),
+    ),
+    "decimal commas between semicolons": (
+        holding(
+            "x.csv", "a;y\n" + "".join(f"{k},75;{'yes' if k % 2 else 'no'}\n" for k in range(40))
+        ),
+        TARGET,
+        ("x.csv: line 2, column 'a': looks like a number, but", "write 3.14", 'decimal=","'),
+    ),
+    "decimal commas in quotes": (
+        holding("x.csv", "a,y\n" + '"1,5",no\n"2,5",yes\n' * 20),
+        TARGET,
+        ("x.csv: line 2, column 'a': looks like a number, but", "write 3.14"),
+    ),
+    "decimal commas between commas": (
+        holding("x.csv", "a,y\n" + "1,5,no\n" * 20),
+        TARGET,
+        ("x.csv: line 2 has 3 fields, the header has 2, separated by commas", "write 3.14"),
+    ),
+    "one decimal comma where bounds are stated": (
+        table('"3,5",no'),
+        (*TARGET, "--bounds", "a=0..50"),
+        ("x.csv: line 42, column 'a': is not a number; it has a comma", "write 3.14"),
+    ),
+    "a truth value that is not listed": (
+        lines('{"a": 1, "y": true}'),
+        (*TARGET, "--classes", "no,yes"),
+        ("x.jsonl: line 41, column 'y': the label is not one of the classes: no, yes",),
+    ),
+    "many columns": (
+        holding("x.csv", ",".join(f"c{k}" for k in range(900)) + ",y\n" + "1," * 900 + "no\n"),
+        ("--target", "z"),
+        ("c0, c1, c2, c3, c4, c5, c6, c7 and 893 more",),
     ),
     "three records": (
         holding("x.csv", "a,y\n1,no\n2,yes\n3,no\n"),
@@ -133,7 +169,7 @@ BAD: dict[str, tuple[Make, tuple[str, ...], tuple[str, ...]]] = {
     "NaN in a line": (
         lines('{"a": NaN, "y": "no"}'),
         TARGET,
-        ("x.jsonl: line 41, column 'a': nan",),
+        ("x.jsonl: line 41, column 'a': is not finite",),
     ),
     "a field more": (lines('{"b": 1}'), TARGET, ("x.jsonl: line 41 has a field 'b'",)),
     "not Parquet": (
@@ -144,7 +180,11 @@ BAD: dict[str, tuple[Make, tuple[str, ...], tuple[str, ...]]] = {
     "not NumPy": (holding("x.npz", b"PK\x03\x04"), TARGET, ("x.npz: expected a NumPy file",)),
     "a folder without images": (folder("a/notes.txt"), (), ("x: no images there",)),
     "an empty folder": (folder(), (), ("x: no images there",)),
-    "one class of images": (images(classes="a", count=12), (), ("x: every record is 'a'",)),
+    "one class of images": (
+        images(classes="a", count=12),
+        (),
+        ("x: all records have the same label",),
+    ),
     "a truncated image": (
         images(damage=lambda path: path.write_bytes(path.read_bytes()[:1000])),
         (),
@@ -158,11 +198,52 @@ BAD: dict[str, tuple[Make, tuple[str, ...], tuple[str, ...]]] = {
     "a folder that is not listed": (
         images(),
         ("--classes", "a,c"),
-        ("x/b/0.png: the label 'b' is not one of the classes: a, c",),
+        ("x/b/0.png: the label is not one of the classes: a, c",),
     ),
     "no file": (lambda here: here / "x.csv", TARGET, ("x.csv: there is no such file",)),
     "a format that is not read": (holding("x.xls", "a"), TARGET, ("x.xls", ".csv, .tsv, .jsonl")),
 }
+
+
+SECRET = "Zoe Quill"
+SHOWN: dict[str, tuple[Make, tuple[str, ...]]] = {
+    "not a number": (table(f"{SECRET},no"), (*TARGET, "--bounds", "a=0..50")),
+    "not a class": (table(f"1,{SECRET}"), (*TARGET, "--classes", "no,yes")),
+    "one class": (holding("x.csv", "a,y\n" + f"1,{SECRET}\n" * 40), TARGET),
+    "too many fields": (table(f"1,no,{SECRET}"), TARGET),
+    "an open quote": (table(f'"{SECRET},no'), TARGET),
+    "too many values": (
+        holding("x.csv", "a,y\n" + "".join(f"{SECRET} {k},{k % 2}\n" for k in range(99))),
+        TARGET,
+    ),
+    "too many classes": (
+        holding("x.csv", "a,y\n" + "".join(f"1,{SECRET} {k}\n" for k in range(99))),
+        TARGET,
+    ),
+    "text for a line": (lines(f'"{SECRET}"'), TARGET),
+    "a broken line": (lines(f'{{"a": "{SECRET}", "y"'), TARGET),
+    "a list in a field": (lines(f'{{"a": ["{SECRET}"], "y": "no"}}'), TARGET),
+    "a number in quotes": (
+        lines(f'{{"a": "{SECRET}", "y": "no"}}'),
+        (*TARGET, "--bounds", "a=0..9"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SHOWN)
+def test_no_message_shows_what_a_cell_holds(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, words = SHOWN[what]
+    monkeypatch.chdir(tmp_path)
+    told = ["reticent", "train", "--data", str(make(tmp_path)), *words, "--out", "out"]
+    monkeypatch.setattr(sys, "argv", told)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    shown = capsys.readouterr()
+    assert caught.value.code == 2
+    assert shown.err.startswith("error: ")
+    assert not any(word in shown.err + shown.out for word in SECRET.split())
 
 
 @pytest.mark.parametrize("what", BAD)

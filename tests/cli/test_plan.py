@@ -59,7 +59,7 @@ def test_the_words_say_what_is_hopeless():
     fine = " ".join(
         call("plan", "--n", 10**6, "--dimension", 100, "--batch", 10**6, "--steps", 10).split()
     )
-    assert "δ·n = 10" in fine
+    assert "δ = 1e-05 is not below 1/n = 1e-06: publishing 10 whole record(s)" in fine
 
 
 def test_the_best_recipe_of_a_data_set(monkeypatch):
@@ -132,7 +132,7 @@ def test_durations(seconds, text):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "n = None"),
+        ((), "--n: must be given"),
         (("--n", 0), "n = 0"),
         (("--n", 10, "--epsilon", 0), "epsilon = 0"),
         (("--n", 10, "--delta", 1), "delta = 1"),

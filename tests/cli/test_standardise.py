@@ -165,13 +165,13 @@ def test_without_privacy_the_noise_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--standardise-noise", 8), "standardise_noise = 8.0: means nothing without standardise"),
-        (("--standardise-clip", 8), "standardise_clip = 8.0: means nothing without standardise"),
-        (("--standardise", "--standardise-noise", 0), "standardise_noise = 0"),
-        (("--standardise", "--standardise-noise", -1), "standardise_noise = -1"),
-        (("--standardise", "--standardise-noise", "nan"), "standardise_noise = nan"),
-        (("--standardise", "--standardise-bound", 0), "standardise_bound = 0"),
-        (("--standardise", "--standardise-clip", -2), "standardise_clip = -2"),
+        (("--standardise-noise", 8), "--standardise-noise = 8.0: means nothing without"),
+        (("--standardise-clip", 8), "--standardise-clip = 8.0: means nothing without standardise"),
+        (("--standardise", "--standardise-noise", 0), "--standardise-noise = 0"),
+        (("--standardise", "--standardise-noise", -1), "--standardise-noise = -1"),
+        (("--standardise", "--standardise-noise", "nan"), "--standardise-noise = nan"),
+        (("--standardise", "--standardise-bound", 0), "--standardise-bound = 0"),
+        (("--standardise", "--standardise-clip", -2), "--standardise-clip = -2"),
         (("--standardise", "--epsilon", 0.1), "'channel means, channel variances'"),
     ],
 )

@@ -42,6 +42,15 @@ def test_a_folder_belongs_to_its_records(tmp_path):
         check_records(tmp_path, "one")
 
 
+@pytest.mark.parametrize("trace", ["plan.json", "runs", "begun"])
+@pytest.mark.parametrize("identity", ["one", None])
+def test_a_folder_whose_fingerprint_is_gone_belongs_to_nobody(tmp_path, trace, identity):
+    (tmp_path / trace).mkdir()
+    with pytest.raises(CheckpointError, match="nobody can tell whose records"):
+        check_records(tmp_path, identity)
+    assert not (tmp_path / "records.json").exists()
+
+
 def test_a_folder_of_public_jobs_takes_no_private_ones(tmp_path):
     check_records(tmp_path, None)
     (tmp_path / "jobs").mkdir()

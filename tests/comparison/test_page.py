@@ -159,19 +159,27 @@ def test_public_models_are_not_called_private(public, private):
 
 def test_the_cost_of_all_models_is_stated(private):
     text = said(private)
-    assert "What all of this cost. 3 models with an ε were trained on these records" in text
+    assert "What all of this cost. 3 private models were trained on these records" in text
     assert "ε = 1.4000 and δ = 2e-5" in text
-    assert "single ε add up to 2.5000" in text
+    assert "less than the sum of the ε of the models, 2.5000, since" in text
     assert "One model of these has no result" in text
-    assert "models of sgd were trained, which have no ε" in text
+    assert "Models without an ε were trained too (sgd)" in text
+    assert "all models together have no ε" in text
     assert "State the ε of the whole comparison with it." in text
 
 
 def test_a_total_that_saves_nothing_is_called_a_sum(private):
     found = {**private, "total": Total(2.5, 2e-5, 2, 2.5).to_json()}
     told = " ".join(whole_cost(found))
-    assert "That is the sum of their single ε." in told
+    assert "It is the sum of the ε of the models." in told
     assert "no result" not in told
+
+
+def test_one_model_is_not_several(private):
+    found = {**private, "total": Total(1.0, 1e-5, 1, 1.0).to_json()}
+    told = whole_cost(found)
+    assert told[0].startswith("One private model was trained on these records, with ε = 1.0000")
+    assert not any(word in " ".join(told) for word in ("Together", "sum", "were"))
 
 
 def test_names_are_never_markup(private):

@@ -137,3 +137,23 @@ def test_attacks_have_their_intervals():
     assert len(lines) == 3
     assert lines[0]["auc_interval"] == [0.55, 0.65]
     assert lines[0]["tpr@0.001"] is None
+
+
+def test_what_attacks_found_is_beside_the_models():
+    plan = plan_of(2, attacks=["population"])
+    outcomes = made_up(plan)
+    for number, cell in enumerate(plan.cells):
+        key = plan.attack_job(cell).key
+        outcomes[key] = Outcome(
+            key,
+            values={"population.auc": 0.5 + number / 4, "population.tpr@0.001": None},
+            intervals={"population.auc": (0.25 + number / 4, 0.75 + number / 4)},
+        )
+    outcomes[plan.attack_job(plan.cells[1]).key] = Outcome("x", "failed", error="no memory")
+    lines = list(csv.DictReader(io.StringIO(to_csv(gather(plan, outcomes)))))
+    assert len(lines) == 6
+    name = "attack_population_auc"
+    found = [[line[name + end] for end in ("", "_low", "_high")] for line in lines]
+    assert found == [["0.5", "0.25", "0.75"]] * 2 + [[""] * 3] * 2 + [["1.0", "0.75", "1.25"]] * 2
+    assert {line["attack_population_tpr@0.001"] for line in lines} == {""}
+    assert "attack" not in to_csv(gather(plan_of(1), {}))

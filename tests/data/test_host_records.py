@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from reticent.data import DatasetRecords, TensorRecords, as_records, records
 from reticent.data.prefetch import OneAhead
 from reticent.data.records import HostRecords, fingerprint
+from reticent.data.transfer import free_memory
 from reticent.errors import DataError, OptionError
 
 INPUTS, TARGETS = torch.randn(50, 3, 2), torch.arange(50)
@@ -167,3 +168,15 @@ def test_places_that_make_no_sense_are_refused():
     with pytest.raises(OptionError, match="data_on = 'host': TensorRecords says itself"):
         as_records(TensorRecords(INPUTS, TARGETS), on="host")
     assert isinstance(as_records(Watched(), on="host"), DatasetRecords)
+
+
+def test_free_memory_is_no_more_than_the_share_of_this_process(monkeypatch):
+    """A device of 100 with 60 free; this process has reserved 10 and uses 7."""
+    numbers = {"mem_get_info": (60, 100), "memory_reserved": 10, "memory_allocated": 7}
+    for name, value in numbers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    for share, expected in [(1.0, 63), (0.5, 43), (0.1, 3), (0.05, 3)]:
+        monkeypatch.setattr(
+            torch.cuda.memory, "get_per_process_memory_fraction", lambda number, s=share: s
+        )
+        assert free_memory(torch.device("cuda")) == expected

@@ -87,6 +87,24 @@ def test_private_models_state_what_they_cost(tmp_path):
     assert alone.steps == vectorised.steps == 20
 
 
+@pytest.mark.parametrize("variant", ["published", "repaired"])
+def test_statistics_are_paid_from_the_budget_of_the_variant(tmp_path, variant):
+    text = ATTACKS.replace(
+        'method = "sgd", ',
+        'method = "dpsur", noise = 20.0, valid_batch = 64, valid_noise = 2.0, bound = 0.01, '
+        "epsilon = 2.0, standardise = true, standardise_noise = 20.0, ",
+    )
+    text = text.replace("shadows = 2", 'shadows = 2\ndesign = "split"').replace(", steps = 20", "")
+    table = parse(text, "attacks", "attacks.toml")
+    job = replace(job_of(table, table.entries()[0], 0), variant=variant)
+    outcome = measure(job, tmp_path, device="cpu")
+    assert outcome.state == "done", outcome.error
+    if variant == "published":
+        assert outcome.sound_epsilon is None
+    else:
+        assert outcome.sound_epsilon == pytest.approx(outcome.claim["sound_epsilon"], abs=1e-3)
+
+
 def test_numbers_are_those_of_the_attacks_themselves(tmp_path):
     """Compared with `attack_split` put together by hand."""
     text = ATTACKS.replace('method = "sgd", ', 'method = "dpsgd", noise = 1.0, epsilon = 50.0, ')

@@ -217,7 +217,7 @@ def test_records_that_changed_between_two_jobs_are_refused(job, tmp_path):
 
 
 def test_a_run_that_diverged_failed_and_stays_paid(tmp_path, monkeypatch):
-    job = job_on(people(tmp_path / "data"), lr=3e38, clip=1e4)
+    job = job_on(people(tmp_path / "data"), lr=1e38, clip=1e4)
     outcome = run_jobs([job], tmp_path, device="cpu")[job.key]
     assert outcome.state == "failed"
     assert "diverged" in outcome.error

@@ -326,3 +326,21 @@ def test_more_models_than_fit_are_trained_group_by_group(monkeypatch):
     results = compare(count=5, more={"on_step": lambda *numbers: seen.append(numbers)}, steps=2)
     assert len(results) == 5
     assert seen == [(2, 10), (4, 10), (6, 10), (8, 10), (9, 10), (10, 10)]
+
+
+def test_models_are_compared_in_the_precision_that_they_train_in():
+    """Not in the process's, which leaves other room for rounding."""
+    switch = getattr(torch.backends.mkldnn, "matmul", None)
+    if switch is None:
+        pytest.skip("before torch 2.9 the CPU has no such switch")
+    before = switch.fp32_precision
+    switch.fp32_precision = "bf16"
+    try:
+        found = train_many(
+            make(mlp, 2), FLAT, method=rt.DPSGD(batch=30, clip=0.3, noise=0.8), steps=1,
+            budget=rt.Budget(60, 1e-4), optimizer=sgd(0.1), how="together", device="cpu",
+            precision="float32",
+        )  # fmt: skip
+    finally:
+        switch.fp32_precision = before
+    assert len(found) == 2

@@ -21,11 +21,13 @@ from reticent.cli import (
     methods,
     models,
     plan,
+    predict,
     report,
     reproduce,
     threshold,
     train,
 )
+from reticent.cli.naming import name_flags
 from reticent.cli.output import errors
 from reticent.errors import ReticentError
 
@@ -39,6 +41,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("plan")(plan.plan)
 app.command("audit")(audit.audit)
+app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.command("compare")(compare.compare)
@@ -52,6 +55,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(features.app, name="features")
 app.add_typer(methods.app, name="methods")
 app.add_typer(models.app, name="models")
+name_flags(app)
 
 
 def _version(wanted: bool) -> None:

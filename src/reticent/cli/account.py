@@ -12,7 +12,7 @@ from rich.table import Table
 from reticent.cli.output import AsJson, epsilon_text, print_json, screen
 from reticent.errors import OptionError, one_of, whole
 from reticent.methods import DPAGD, DPSGD, DPSUR, SHAPES, NoiseDecay
-from reticent.privacy import ACCOUNTANTS, Ledger, SelectiveGaussian
+from reticent.privacy import ACCOUNTANTS, Budget, Ledger, SelectiveGaussian, delta_note
 from reticent.privacy.selective_paper import paper_epsilon
 
 app = typer.Typer(help="Compute ε for a plan, or recompute it from a ledger file.")
@@ -163,7 +163,7 @@ def dpsgd(
     as_json: AsJson = False,
 ) -> None:
     """ε of DP-SGD."""
-    ledger = ledger_of(DPSGD(batch=batch, noise=refuse_zero(sigma)), n, steps)
+    ledger = ledger_of(DPSGD(batch=batch, noise=refuse_zero(sigma)), n, steps, delta)
     report(ledger, delta, accountant, as_json)
 
 
@@ -185,7 +185,7 @@ def noise_decay(
     """ε of DP-SGD whose noise falls from --sigma along a schedule."""
     shape = {"schedule": schedule, "rate": rate, "period": period, "end": end, "stage": stage}
     method = NoiseDecay(batch=batch, noise=refuse_zero(sigma), **shape)  # type: ignore[arg-type]
-    report(ledger_of(method, n, steps), delta, accountant, as_json)
+    report(ledger_of(method, n, steps, delta), delta, accountant, as_json)
 
 
 @app.command("dpagd")
@@ -207,7 +207,7 @@ def dpagd(
         objective_batch=objective_batch,
         choice_epsilon=choice_epsilon,
     )
-    ledger = ledger_of(method, n, steps)
+    ledger = ledger_of(method, n, steps, delta)
     ledger.note(FILTERED)
     report(ledger, delta, accountant, as_json)
 
@@ -243,7 +243,7 @@ def dpsur(
     )
     if accountant is not None:
         one_of("accountant", accountant, (*ACCOUNTANTS, PAPER))
-    ledger = ledger_of(method, n, steps)
+    ledger = ledger_of(method, n, steps, delta)
     if accountant == PAPER:
         return report_claim(ledger, delta, as_json)
     return report(ledger, delta, accountant, as_json)
@@ -256,11 +256,14 @@ def refuse_zero(sigma: float) -> float:
     return sigma
 
 
-def ledger_of(method: Any, n: int, steps: int) -> Ledger:
+def ledger_of(method: Any, n: int, steps: int, delta: float) -> Ledger:
     """The ledger of `steps` releases that were never made."""
     whole("n", n)
     whole("steps", steps, least=0)
     ledger = Ledger()
+    Budget(epsilon=1, delta=delta)  # δ is checked there
+    if (note := delta_note(delta, n)) is not None:
+        ledger.note(note)
     for price, count in method.stages(n, steps):
         for charge, purpose in price if count else ():
             ledger.charge(charge, purpose, count=count)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -27,9 +28,10 @@ from reticent.audit.membership import (
 from reticent.audit.replay import ReplayReport, replay
 from reticent.audit.roc_figure import draw_roc
 from reticent.audit.shadows import Estimate
-from reticent.cli.auditing import AuditedRun
+from reticent.cli.auditing import AuditedRun, compare_records
 from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
 from reticent.cli.report import refresh_reports
+from reticent.cli.unfinished import check_finished
 from reticent.errors import OptionError, between, one_of, whole
 from reticent.figures import check_plot
 from reticent.files import check_folder, read_json, to_json, write_atomically
@@ -92,6 +94,7 @@ def audit(
     if not 0 < between("confidence", confidence, 0, 1) < 1:
         raise OptionError("confidence", confidence, "must lie between 0 and 1, both excluded")
     check_folder("run", run)
+    check_finished(run)
     if (run / AUDIT_FILE).is_dir():
         raise OptionError("run", str(run), f"holds a folder named {AUDIT_FILE}: move it away")
     if plot is not None:
@@ -110,6 +113,7 @@ def audit(
     books = check_books(run)
     found: dict[str, Any] = {"books": books.to_json()}
     bars.say(f"books: {_verdict(books.checks)}")
+    audited = None
     if names or canaries or releases:
         audited = AuditedRun(run, device)
         promised = audited.settings.promises_epsilon
@@ -125,6 +129,13 @@ def audit(
             found["membership"] = attacked.to_json()
             if plot is not None:
                 draw_roc(plot, attacked.curves(), epsilon=books.epsilon, delta=books.delta)
+    if audited is None or not audited.has_read:
+        unknown = compare_records(run)
+        if unknown is not None:
+            errors.print(
+                f"[bold yellow]warning:[/] the records were not compared: {escape(unknown)}",
+                soft_wrap=True,
+            )
     found = {**_before(run), **found}
     wrong = _wrong(found)
     report = {

@@ -14,10 +14,13 @@ from reticent import data as datasets
 from reticent import methods, training
 from reticent.audit.shadows import OneByOne, ShadowPlan
 from reticent.cli.building import budget_of, build_method, build_model, run_options
-from reticent.cli.preparing import Prepared, prepare
+from reticent.cli.own_data import identity, load_own
+from reticent.cli.preparing import Prepared, check_same, prepare
 from reticent.cli.settings import SETTINGS_FILE, Settings, saved_settings
 from reticent.coins import Coins
+from reticent.data.own import is_own
 from reticent.errors import CheckpointError
+from reticent.files import read_json
 from reticent.gradients import Flat
 from reticent.privacy import Budget, Ledger
 from reticent.training.planning import plan
@@ -46,6 +49,11 @@ class AuditedRun:
     @cached_property
     def _prepared(self) -> Prepared:
         return prepare(self.settings, self.budget, None, self.folder, resume=True, overwrite=False)
+
+    @property
+    def has_read(self) -> bool:
+        """Whether the records were read, and found to be those of the run."""
+        return "_prepared" in self.__dict__
 
     @property
     def splits(self) -> datasets.Splits:
@@ -107,6 +115,26 @@ class AuditedRun:
             return result.model
 
         return OneByOne(train, {"settings": self.settings.to_json(), "n": n, "seed": seed})
+
+
+def compare_records(folder: Path) -> str | None:
+    """Refuse a run whose own records have changed; None if they have not, or are public.
+
+    Whoever was given a run folder without the records can still check its books: then this says why
+    the records cannot be compared.
+    """
+    try:
+        data = read_json(folder / SETTINGS_FILE)["data"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # not made by reticent train
+    if not is_own(str(data)):
+        return None
+    try:
+        settings = saved_settings(folder)
+    except CheckpointError as error:
+        return str(error)
+    check_same(folder, identity(load_own(settings.data, settings.data_options, fresh=True)))
+    return None
 
 
 def shadow_plan(

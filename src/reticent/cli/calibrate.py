@@ -24,11 +24,11 @@ from reticent.cli.account import (
     ledger_of,
     refuse_zero,
 )
-from reticent.cli.output import AsJson, epsilon_text, print_json, screen
+from reticent.cli.output import AsJson, epsilon_text, print_json, screen, warn
 from reticent.errors import OptionError, whole
 from reticent.methods import DPAGD, DPSGD, DPSUR, NoiseDecay
-from reticent.privacy import Budget, Ledger, check_failures
-from reticent.training.planning import most_steps
+from reticent.privacy import Budget, Ledger, check_failures, delta_note
+from reticent.training.planning import at_least_one, most_steps
 
 app = typer.Typer(help="Find the noise that affords a number of steps, or the steps of a noise.")
 
@@ -141,6 +141,8 @@ def dpagd(
     ledger = Ledger(budget)
     planned = whole("steps", 1 if steps is None else steps)
     method = method.calibrated(budget, whole("n", n), planned, ledger)
+    if (note := delta_note(delta, n)) is not None:
+        warn(note)
     charges = [charge for charge, _ in method.price(n)]
     order = ledger.filter_order
     assert order is not None
@@ -182,8 +184,12 @@ def _calibrate(method: DPSGD, n: int, budget: Budget, steps: int | None, as_json
         method = method.calibrated(budget, n, steps, Ledger(budget))
     else:
         check_failures([charge for charge, _ in method.price(n)], budget)
-        steps = most_steps(method, n, Ledger(budget))
-    statement = ledger_of(method, n, steps).statement(budget.delta)
+        assert method.noise is not None
+        steps = at_least_one(most_steps(method, n, Ledger(budget)), budget, method.noise)
+    ledger = ledger_of(method, n, steps, budget.delta)
+    statement = ledger.statement(budget.delta)
+    for note in ledger.notes:
+        warn(note)
     if as_json:
         return print_json({**statement.to_json(), "noise": method.noise, "steps": steps})
     return screen.print(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
@@ -18,6 +19,11 @@ errors = Console(stderr=True, highlight=False)
 def print_json(data: Any) -> None:
     """One JSON document on standard output; infinities are refused, not written."""
     typer.echo(json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def warn(text: str) -> None:
+    """What the user should know, beside the output: one line on standard error."""
+    errors.print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=True)
 
 
 def number(value: float | None, digits: int = 4) -> str:

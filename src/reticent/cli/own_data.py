@@ -223,8 +223,9 @@ def _last_name(path: str) -> str:
 
 
 def described(splits: OwnSplits) -> dict[str, Any]:
-    """What becomes of the columns, for the report; no counts, which --n may hide."""
-    return {"form": splits.form, "columns": [list(astuple(line)) for line in splits.lines]}
+    """What becomes of the columns, for people and for `predict`; no counts, which --n may hide."""
+    told = {} if splits.recorded is None else splits.recorded.to_json()
+    return {"form": splits.form, "columns": [list(astuple(line)) for line in splits.lines], **told}
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from reticent import best, features, models
-from reticent.cli.output import AsJson, print_json, screen
+from reticent.cli.output import AsJson, print_json, screen, warn
 from reticent.data import lookup
 from reticent.errors import OptionError, whole
 from reticent.known import Known, known
@@ -27,7 +27,7 @@ from reticent.plans import (
     suggested,
     verdict,
 )
-from reticent.privacy import Budget
+from reticent.privacy import Budget, delta_note
 from reticent.recipes import recipe_for
 
 WORD_VECTOR_SIZE = 100  # of the public vectors that come with text data
@@ -103,6 +103,8 @@ def plan(
             )
     chosen = _chosen(subject, rows, pace)
     reached = _known(subject, epsilon)
+    if (note := delta_note(delta, subject.n)) is not None:
+        warn(note)
     if as_json:
         return print_json(_report(subject, budget, rows, chosen, pace, reached))
     _meaning(subject, budget)
@@ -272,11 +274,6 @@ def _meaning(subject: Subject, budget: Budget) -> None:
         f"test that wrongly names 1 outsider in 100 finds at most {100 * said.caught:.1f} % of "
         "members."
     )
-    if said.delta_per_record > 0.5:
-        screen.print(
-            f"[yellow]δ·n = {said.delta_per_record:.2g}: δ is the chance that the promise fails "
-            f"for a record; take it well below 1/n = {1 / subject.n:.1g}[/]"
-        )
 
 
 def _table(

@@ -51,10 +51,7 @@ class Prepared:
 
     def keep(self, folder: Path) -> None:
         """Leave the statistics of this run in its folder, and none of another run."""
-        if self.statistics is None or self.ledger is None:
-            (folder / STATISTICS_FILE).unlink(missing_ok=True)
-        else:
-            self.statistics.save(folder / STATISTICS_FILE, self.ledger)
+        # first what says whose records they are: with statistics alone, no run could go on
         if self.identity is None:
             (folder / RECORDS_FILE).unlink(missing_ok=True)
         else:
@@ -64,6 +61,10 @@ class Prepared:
                 "paths": dict(self.paths),
             }
             write_atomically(folder / RECORDS_FILE, to_json(held), mode=0o600)
+        if self.statistics is None or self.ledger is None:
+            (folder / STATISTICS_FILE).unlink(missing_ok=True)
+        else:
+            self.statistics.save(folder / STATISTICS_FILE, self.ledger)
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def prepare(
     own = identity(splits) if isinstance(splits, OwnSplits) else None
     paths = hidden_paths(settings.data, settings.data_options)
     if resume and own is not None:
-        _check_same(folder, own)
+        check_same(folder, own)
     shape = tuple(splits.train[0].shape[1:])
     _check_kind(settings, splits)
     splits = _with_features(splits, settings)
@@ -149,12 +150,16 @@ def _channels(splits: datasets.Splits, settings: Settings) -> list[int] | None:
     return list(splits.private_columns)
 
 
-def _check_same(folder: Path, own: str) -> None:
+def check_same(folder: Path, own: str) -> None:
+    """Refuse records that a run was not begun with: ε would be of neither."""
     path = folder / RECORDS_FILE
-    if not path.exists():
-        return
     try:
         before = read_json(path)["fingerprint"]
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{str(path)!r} is missing, so nobody can tell whether the records are those that this "
+            "run was begun with; put it back, or begin a new run"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError):
         raise CheckpointError(f"{str(path)!r} cannot be read") from None
     if before != own:
@@ -237,6 +242,6 @@ def _refuse_taken(folder: Path, overwrite: bool) -> None:
     refuse_taken(folder)
     if (folder / STATISTICS_FILE).exists():
         raise CheckpointError(
-            f"{str(folder)!r} holds the released statistics of an unfinished run; resume or "
-            "overwrite it, or choose another"
+            f"{str(folder)!r} holds the released statistics of an unfinished run; go on with "
+            "--resume, replace it with --overwrite, or choose another folder"
         )

@@ -14,7 +14,7 @@ from reticent.best import names as best_names
 from reticent.cli.own_data import completed, located, own_settings, published
 from reticent.data import lookup as describe_data
 from reticent.data.own import is_own
-from reticent.errors import CheckpointError, OptionError, one_of
+from reticent.errors import CheckpointError, OptionError, one_of, whole
 from reticent.files import read_json, to_json, write_atomically
 from reticent.recipes import recipe_for
 
@@ -168,6 +168,8 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     private = _promises_epsilon(method) and not merged.get("non_private")
     if private and stated.get("noise") == 0:
         raise OptionError("noise", 0, "gives no guarantee; say --non-private if that is meant")
+    if merged.get("steps") is not None:
+        whole("steps", merged["steps"])
     lengths = {"steps", "epochs"} & set(stated)
     if lengths and "noise" not in stated:
         merged.pop("noise", None)  # a stated length with no stated noise: what it then takes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,16 +16,19 @@ from rich.table import Table
 from reticent.cli import own_data
 from reticent.cli import setting_flags as flag
 from reticent.cli.building import build_training
+from reticent.cli.cautions import cautions
 from reticent.cli.deniability import without_epsilon
 from reticent.cli.diagnostics import keep_diagnostics
-from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
+from reticent.cli.output import AsJson, epsilon_text, number, print_json, screen, warn
 from reticent.cli.report import refresh_reports
 from reticent.cli.settings import Settings, assignments, resolve, save_settings, saved_settings
+from reticent.cli.stopping import Sitting, telling_what_was_stopped
 from reticent.cli.tensorboard import Board, check_tensorboard
 from reticent.coins import Coins
 from reticent.errors import CheckpointError, OptionError
 from reticent.report.folder import DIAGNOSTICS_FILE, PRIVATE_REPORT_FILE, REPORT_FILE
 from reticent.training import Release, Result, Training
+from reticent.training.diverged import in_words
 from reticent.training.result import RUN_FILE
 
 
@@ -140,69 +142,70 @@ def train(
     flags["data_options"] = own_data.data_options(locals())
     flags["method_options"] = assignments("set", set_)
     flags["feature_options"] = assignments("feature", feature)
+    words = [] if tensorboard is None else ["--tensorboard", str(tensorboard)]
+    words += ["--private-diagnostics"] if private_diagnostics else []
+    sitting = Sitting(tuple(words))
     coins = None if coin_seed is None else Coins.from_seed(coin_seed)
-    if resume is not None:
-        kept = {**flags, "config": config, "out": out, "coin_seed": coin_seed}
-        for name, value in {**kept, "overwrite": overwrite or None}.items():
-            if value is not None:
-                raise OptionError(
-                    name, _shown(value), "a resumed run is as it was begun; leave this out"
-                )
-        settings, folder = saved_settings(resume), resume
-        if (folder / RUN_FILE).exists():
-            raise CheckpointError(f"resume = {str(folder)!r}: that run is finished")
-    else:
-        settings = resolve(config, flags)
-        name = own_data.shown_name(settings.data)
-        folder = out or Path("runs") / f"{name}-{settings.method}"
-        own_data.warn(settings.data, settings.data_options)
-    if tensorboard is not None:
-        check_tensorboard(tensorboard)
     show = not (quiet or as_json)
-    if show:
-        own_data.show(settings.data, settings.data_options)
-    with screen.status("preparing") if show else nullcontext():
-        training = build_training(
-            settings,
-            folder=folder,
-            resume=resume is not None,
-            overwrite=overwrite,
-            coins=coins,
-            checkpoint_every=checkpoint_every,
-            private_diagnostics=private_diagnostics,
-        )
-    with _stopping_gently(training):
-        if resume is None:
-            save_settings(settings, folder)
-            for name in (DIAGNOSTICS_FILE, REPORT_FILE, PRIVATE_REPORT_FILE):  # of another run
-                (folder / name).unlink(missing_ok=True)
-        board = None if tensorboard is None else Board(tensorboard, training)
+    with telling_what_was_stopped(sitting):
+        if resume is not None:
+            kept = {**flags, "config": config, "out": out, "coin_seed": coin_seed}
+            _refuse_options({**kept, "overwrite": overwrite or None})
+            settings, folder = saved_settings(resume), resume
+            if (folder / RUN_FILE).exists():
+                raise CheckpointError(f"resume = {str(folder)!r}: that run is finished")
+        else:
+            settings = resolve(config, flags)
+            name = own_data.shown_name(settings.data)
+            folder = out or Path("runs") / f"{name}-{settings.method}"
+            own_data.warn(settings.data, settings.data_options)
+        sitting.begin(settings, folder, resumed=resume is not None)
+        if tensorboard is not None:
+            check_tensorboard(tensorboard)
         if show:
-            _announce(training, settings)
-        try:
-            if show:
-                result = finish(training, board)
-            else:
-                result = training.finish() if board is None else training.finish(board)
-        except KeyboardInterrupt:
-            words = ["reticent", "train", "--resume", str(folder)]
-            words += [] if tensorboard is None else ["--tensorboard", str(tensorboard)]
-            words += ["--private-diagnostics"] if private_diagnostics else []
-            # on one line and quoted: it is there to be copied
-            errors.print(
-                f"stopped after release {training.run.state.step}; go on with: {shlex.join(words)}",
-                soft_wrap=True,
-                markup=False,
-                highlight=False,
+            own_data.show(settings.data, settings.data_options)
+        with screen.status("preparing") if show else nullcontext():
+            training = build_training(
+                settings,
+                folder=folder,
+                resume=resume is not None,
+                overwrite=overwrite,
+                coins=coins,
+                checkpoint_every=checkpoint_every,
+                private_diagnostics=private_diagnostics,
             )
-            raise
-        finally:
-            if board is not None:
-                board.close()
-    if private_diagnostics:
-        keep_diagnostics(training, folder)
-    report = refresh_reports(folder, private=private_diagnostics, card=True)
+        for text in cautions(training):
+            warn(text)
+        with _stopping_gently(training):
+            if resume is None:
+                save_settings(settings, folder)
+                for name in (DIAGNOSTICS_FILE, REPORT_FILE, PRIVATE_REPORT_FILE):  # of another run
+                    (folder / name).unlink(missing_ok=True)
+            sitting.training = training
+            board = None if tensorboard is None else Board(tensorboard, training)
+            if show:
+                _announce(training, settings)
+            try:
+                if show:
+                    result = finish(training, board)
+                else:
+                    result = training.finish() if board is None else training.finish(board)
+            finally:
+                if board is not None:
+                    board.close()
+        sitting.finished = True
+        if private_diagnostics:
+            keep_diagnostics(training, folder)
+        report = refresh_reports(folder, private=private_diagnostics, card=True)
     _conclude(result, folder, report, as_json)
+
+
+def _refuse_options(given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise OptionError(
+                name, _shown(value), "a resumed run is as it was begun; leave this out"
+            )
 
 
 def _shown(value: Any) -> Any:
@@ -276,6 +279,8 @@ def finish(training: Training, board: Callable[[Release], None] | None = None) -
 
 def _conclude(result: Result, folder: Path, report: Path | None, as_json: bool) -> None:
     statement = result.statement
+    if result.diverged is not None:
+        warn(in_words(result.diverged))
     if as_json:
         last = result.metrics[-1] if result.metrics else {}
         stated = statement.to_json()
@@ -288,6 +293,7 @@ def _conclude(result: Result, folder: Path, report: Path | None, as_json: bool) 
                 "loss": last["loss"] if math.isfinite(last.get("loss", math.nan)) else None,
                 "steps": result.steps,
                 "seconds": None if result.seconds is None else round(result.seconds, 3),
+                "diverged": result.diverged,
                 "folder": str(folder),
                 "report": None if report is None else str(report),
             }
@@ -307,6 +313,8 @@ def _conclude(result: Result, folder: Path, report: Path | None, as_json: bool) 
             f"{statement.delta:g}, adding or removing one record",
         )
         table.add_row("proved by", statement.accountant)
+    if result.diverged is not None:
+        table.add_row("model", "[bold red]of no use: the training diverged[/]")
     table.add_row("releases", f"{result.steps:,}")
     spent = "not shown: it depends on the records" if result.seconds is None else None
     table.add_row("time", spent or f"{result.seconds:.1f} s")

@@ -62,6 +62,12 @@ def check_records(folder: Path, identity: str | None) -> None:
     """Refuse a folder that is about other records; keep whose it is, for their owner alone."""
     path = folder / RECORDS_FILE
     if not path.exists():
+        traces = (PLAN_FILE, RUNS_FOLDER, BEGUN_FOLDER)
+        if any((folder / name).exists() for name in traces):
+            raise CheckpointError(
+                f"{str(path)!r} is missing, so nobody can tell whose records this comparison is "
+                "about; put it back, or choose another --out, and count both"
+            )
         if (folder / "jobs").is_dir() and identity is not None:
             raise CheckpointError(
                 f"out = {str(folder)!r}: holds jobs on public data; choose another folder"

@@ -21,7 +21,7 @@ from reticent.cli.own_data import identity, load_own, reading_once
 from reticent.cli.settings import Settings, checked, resolve
 from reticent.data.own import OwnSplits, is_own
 from reticent.errors import DataError, OptionError, ReticentError, one_of, positive, whole
-from reticent.privacy import Ledger
+from reticent.privacy import Ledger, delta_note
 from reticent.reproduction.claims import planned
 from reticent.reproduction.jobs import Job
 from reticent.reproduction.measures import ACCURACY
@@ -80,7 +80,7 @@ class Comparison:
         attacks: Names of attacks on one model of each cell.
         shadows: How many shadow models they have.
         identity: What tells one's own records from others; as private as they are.
-        warnings: What the user should know about records of their own.
+        warnings: What the user should know about records of their own, and a δ that is large.
         shared: What the user set for all methods.
         overrides: What the user set for single ones.
     """
@@ -188,7 +188,7 @@ def compare_plan(
         attacks=tried,
         shadows=shadows,
         identity=None if splits is None else identity(splits),
-        warnings=_warnings(splits),
+        warnings=(*_warnings(splits), *_large_deltas(cells, info.n_train)),
         shared=given,
         overrides=own_settings,
     )
@@ -332,6 +332,12 @@ def _own_settings(label: str, name: str, own: Mapping[str, Any]) -> dict[str, An
     except OptionError as error:
         raise OptionError("set", f"{label}.{error.option}={error.value}", error.hint) from None
     return {**stated, **({"method_options": options} if options else {})}
+
+
+def _large_deltas(cells: Sequence[Cell], n: int) -> tuple[str, ...]:
+    private = [cell.settings for cell in cells if cell.epsilon is not None]
+    notes = (delta_note(one.delta, one.n or n) for one in private)
+    return tuple(dict.fromkeys(note for note in notes if note is not None))
 
 
 def _warnings(splits: OwnSplits | None) -> tuple[str, ...]:

@@ -72,33 +72,39 @@ def whole_cost(found: Mapping[str, Any]) -> list[str]:
     if total["models"] and epsilon is None:
         said.append("Of the models that were trained on these records, no common ε is known.")
     elif total["models"]:
+        bound = f"ε = {epsilon_text(epsilon)} and δ = {delta_text(delta)}"
         said.append(
-            f"{_models(total['models'])} with an ε were trained on these records. Together they "
-            f"are (ε, δ)-differentially private with ε = {epsilon_text(epsilon)} and δ = "
-            f"{delta_text(delta)}: this is what everything on this page costs the training "
-            "records, and what must be stated if more than one of the models, or a number of this "
-            "page, is passed on."
+            f"One private model was trained on these records, with {bound}. That is the privacy "
+            "cost of this comparison: state it wherever the model, or a number of this page, is "
+            "passed on."
+            if total["models"] == 1
+            else f"{total['models']:,} private models were trained on these records. For somebody "
+            f"who sees all of these, {bound} hold. That is the privacy cost of the "
+            "whole comparison: state it, and not the ε of a single model, wherever one of the "
+            "models, or a number of this page, is passed on."
         )
         if total["added"] is not None and total["models"] > 1:
             said.append(
-                f"Their single ε add up to {epsilon_text(total['added'])}; one ledger for those "
-                "that were planned in one go proves the smaller number above."
+                "It is less than the sum of the ε of the models, "
+                f"{epsilon_text(total['added'])}, since those that were planned in one go are "
+                "accounted for together."
                 if epsilon < total["added"]
-                else "That is the sum of their single ε."
+                else "It is the sum of the ε of the models."
             )
     if total["unfinished"]:
         count = total["unfinished"]
         said.append(
-            f"{_models(count)} of these {'has' if count == 1 else 'have'} no result, and "
-            f"{'counts' if count == 1 else 'count'} with the whole budget all the same."
+            f"{_models(count)} of these {'has' if count == 1 else 'have'} no result (stopped, or "
+            f"deleted), and {'counts' if count == 1 else 'count'} with the whole budget all the "
+            "same."
         )
     if total["models"]:
-        said.append("What was trained on the same records elsewhere comes on top.")
+        said.append("Models of the same records in other folders are not counted here: add theirs.")
     if total["unbounded"]:
         said.append(
-            f"Besides, models of {', '.join(total['unbounded'])} were trained, which have no ε. "
-            "What they, and their accuracies on this page, reveal about the records is not bounded "
-            "by anything: all models together have no ε."
+            f"Models without an ε were trained too ({', '.join(total['unbounded'])}). Nothing "
+            "bounds what they, and their accuracies on this page, reveal about the records: all "
+            "models together have no ε."
         )
     return said
 

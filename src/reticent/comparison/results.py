@@ -188,9 +188,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def to_csv(found: Mapping[str, Any]) -> str:
-    """Every model in a line, for a spreadsheet or a data frame."""
+    """Every model in a line, for a spreadsheet or a data frame.
+
+    What attacks found is the same in all lines of a method and ε: they were on one other model.
+    """
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    attacked = _attack_columns(found["attacks"])
+    names = dict.fromkeys(name for columns in attacked.values() for name in columns)
+    writer = csv.DictWriter(text, (*COLUMNS, *names), lineterminator="\n")
     writer.writeheader()
     for cell in found["cells"]:
         for seed, one in cell["seeds"].items():
@@ -208,9 +213,24 @@ def to_csv(found: Mapping[str, Any]) -> str:
                     "seconds": one["seconds"],
                     "gradients": one["gradients"],
                     "state": one["state"],
+                    **attacked.get((cell["method"], cell["epsilon"]), {}),
                 }
             )
     return text.getvalue()
+
+
+def _attack_columns(
+    attacks: Sequence[Mapping[str, Any]],
+) -> dict[tuple[str, float | None], dict[str, float | None]]:
+    """What attacks found by method and ε: a value and the ends of its interval for each metric."""
+    found: dict[tuple[str, float | None], dict[str, float | None]] = {}
+    for line in attacks:
+        columns = found.setdefault((line["method"], line["epsilon"]), {})
+        for metric in ATTACK_METRICS:
+            name = f"attack_{line['attack']}_{metric}"
+            low, high = line[f"{metric}_interval"] or (None, None)
+            columns |= {name: line[metric], f"{name}_low": low, f"{name}_high": high}
+    return found
 
 
 def _plain(text: str) -> str:

@@ -88,5 +88,5 @@ def free_memory(device: torch.device) -> int:
     """
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
-    own = int(torch.cuda.memory.get_per_process_memory_fraction(device) * total) - reserved
+    own = int(torch.cuda.memory.get_per_process_memory_fraction(device.index) * total) - reserved
     return max(min(free, own), 0) + reserved - torch.cuda.memory_allocated(device)

@@ -36,7 +36,7 @@ from reticent.coins import Coins
 from reticent.data.datasets import Splits
 from reticent.errors import AccountingError, CheckpointError, DataError, between, positive, whole
 from reticent.files import write_atomically
-from reticent.privacy import Ledger, SampledGaussian, Sensitive, noisy
+from reticent.privacy import Charge, Ledger, SampledGaussian, Sensitive, noisy
 
 NOISE = 8.0
 """The multiplier of Tramèr & Boneh: two such sums are a small part of what a training spends."""
@@ -181,6 +181,12 @@ def standardise(
     ).apply(splits)
 
 
+def price(noise: float = NOISE) -> list[tuple[Charge, str]]:
+    """What the statistics cost, and what for."""
+    charge = SampledGaussian(rate=1.0, multiplier=noise)
+    return [(charge, MEANS), (charge, VARIANCES)]
+
+
 def channel_statistics(
     inputs: Tensor,
     *,
@@ -213,8 +219,7 @@ def channel_statistics(
     sensitivities = reach.sensitivities(inputs.shape[1])
     least = noise * sensitivities[1] / nominal if floor is None else positive("floor", floor)
     coins = (Coins.fresh() if coins is None else coins).claim()
-    charge = SampledGaussian(rate=1.0, multiplier=noise)
-    ledger.pay([(charge, MEANS), (charge, VARIANCES)])
+    ledger.pay(price(noise))
     if coins.seeded:
         ledger.note(SEEDED_NOTE)
     totals = _totals(inputs, reach)

@@ -35,6 +35,9 @@ from reticent.gradients import rounding
 
 # Squares below 1e-38 are lost in single precision; a sum of very many of them stays below this².
 SMALLEST = 1e-12
+# Squares above 3e38 are infinite there: no longer gradient is ever seen. Noise of many times this
+# bound is still finite.
+LARGEST = 1e18
 
 
 def slack_for(dtype: torch.dtype, device: torch.device) -> float:
@@ -53,12 +56,14 @@ def slack_for(dtype: torch.dtype, device: torch.device) -> float:
     return 4e-3 if "tf32" in formats else 5e-5
 
 
-def _bound(option: str, value: float, *, infinite: bool = False) -> float:
+def clip_bound(option: str, value: float, *, infinite: bool = False) -> float:
     """Return a bound as a float > 0, finite unless `infinite` allows otherwise."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         raise OptionError(option, value, "must be a number greater than 0") from None
+    except OverflowError:  # a whole number beyond all floating-point ones
+        raise OptionError(option, "a huge number", f"must be at most {LARGEST:g}") from None
     if isinstance(value, bool) or math.isnan(number) or number <= 0:
         raise OptionError(option, value, "must be greater than 0")
     if number < SMALLEST:
@@ -67,6 +72,12 @@ def _bound(option: str, value: float, *, infinite: bool = False) -> float:
         )
     if math.isinf(number) and not infinite:
         raise OptionError(option, value, "must be finite: this style scales every gradient to it")
+    if LARGEST < number < math.inf:
+        raise OptionError(
+            option,
+            value,
+            f"must be at most {LARGEST:g}: longer gradients overflow; 1e9 cuts nothing",
+        )
     return number
 
 
@@ -105,7 +116,7 @@ class Flat(Clipping):
     bound: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bound", _bound("clip", self.bound, infinite=True))
+        object.__setattr__(self, "bound", clip_bound("clip", self.bound, infinite=True))
 
     @property
     def sensitivity(self) -> float:
@@ -128,8 +139,8 @@ class Automatic(Clipping):
     gamma: float = 0.01
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bound", _bound("bound", self.bound))
-        object.__setattr__(self, "gamma", _bound("gamma", self.gamma))
+        object.__setattr__(self, "bound", clip_bound("bound", self.bound))
+        object.__setattr__(self, "gamma", clip_bound("gamma", self.gamma))
 
     @property
     def sensitivity(self) -> float:
@@ -148,7 +159,7 @@ class Normalised(Clipping):
     bound: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bound", _bound("bound", self.bound))
+        object.__setattr__(self, "bound", clip_bound("bound", self.bound))
 
     @property
     def sensitivity(self) -> float:
@@ -180,11 +191,11 @@ class PerLayer(Clipping):
         given = self.bounds
         checked: float | dict[str, float] | tuple[float, ...]
         if isinstance(given, Mapping):
-            checked = {str(k): _bound(f"bounds[{k!r}]", v) for k, v in given.items()}
+            checked = {str(k): clip_bound(f"bounds[{k!r}]", v) for k, v in given.items()}
         elif isinstance(given, Sequence):
-            checked = tuple(_bound(f"bounds[{i}]", v) for i, v in enumerate(given))
+            checked = tuple(clip_bound(f"bounds[{i}]", v) for i, v in enumerate(given))
         else:
-            checked = _bound("bounds", given)
+            checked = clip_bound("bounds", given)
         if not isinstance(checked, float) and not checked:
             raise OptionError("bounds", given, "must name at least one group")
         object.__setattr__(self, "bounds", checked)

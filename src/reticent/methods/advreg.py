@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reticent.errors import OptionError, between, not_negative, positive, whole
+from reticent.errors import OptionError, between, not_negative, positive, single, whole
 from reticent.gradients.losses import per_example_losses
 from reticent.methods.attack_network import AttackNetwork, adam_step, gain, width_for
 from reticent.methods.base import Method, Price
@@ -71,7 +71,7 @@ class AdvReg(Method):
         if self.reference == 1:
             raise OptionError("reference", self.reference, "leaves nothing to train on; below 1")
         whole("warmup", self.warmup, least=0)
-        positive("attack_lr", self.attack_lr)
+        single("attack_lr", self.attack_lr)
         if self.width is not None:
             positive("width", self.width)
 

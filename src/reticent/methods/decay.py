@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from reticent.errors import OptionError
 from reticent.methods.base import Stage, bill_of
 from reticent.methods.dpsgd import DPSGD
 from reticent.methods.schedules import Schedule
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 # Accountants take a fraction of a second for every multiplier.
 MOST_STAGES = 200
+TOO_MANY_STAGES = 100_000
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,19 @@ class NoiseDecay(DPSGD):
             return ((price, steps),)
         rate, length = self._rate(n), self.shape.length(n, self.batch)
         plan: list[tuple[float, int]] = []
+        last = self.multiplier(max(steps - 1, 0), n)
         for begin in range(0, steps, length):
             multiplier, count = self.multiplier(begin, n), min(length, steps - begin)
+            if multiplier == last:  # none is larger from here on: the rest is alike
+                plan.append((multiplier, steps - begin))
+                break
+            if len(plan) >= TOO_MANY_STAGES:
+                raise OptionError(
+                    "steps",
+                    steps,
+                    f"has more than {TOO_MANY_STAGES:,} stages of {length:,} releases, each with "
+                    "its own noise; make fewer, or stages longer",
+                )
             if plan and plan[-1][0] == multiplier:
                 count += plan.pop()[1]
             plan.append((multiplier, count))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from reticent.errors import OptionError, between, not_negative, positive, whole
+from reticent.errors import OptionError, between, not_negative, single, whole
 from reticent.gradients import Clipping
 from reticent.gradients.clipping import slack_for
 from reticent.methods.base import Price
@@ -103,16 +103,16 @@ class DPAGD(DPSGD):
             )
         if self.objective_batch is not None:
             whole("objective_batch", self.objective_batch)
-        positive("objective_bound", self.objective_bound)
+        single("objective_bound", self.objective_bound)
         if self.choice_epsilon is not None:
             SampledPure(1.0, self.choice_epsilon)  # checked there
-        positive("gamma", self.gamma)
+        single("gamma", self.gamma)
         whole("candidates", self.candidates)
-        positive("longest", self.longest)
+        single("longest", self.longest)
         if self.sizes is not None:
             if isinstance(self.sizes, (str, int, float)) or not len(self.sizes):
                 raise OptionError("sizes", self.sizes, "must be a list of step sizes")
-            sizes = tuple(sorted(positive("sizes", size) for size in self.sizes))
+            sizes = tuple(sorted(single("sizes", size) for size in self.sizes))
             object.__setattr__(self, "sizes", sizes)
         whole("adapt", self.adapt, least=0)
         not_negative("stretch", self.stretch)

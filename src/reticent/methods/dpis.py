@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from reticent.errors import BudgetError, OptionError, between, finite, not_negative, positive, whole
+from reticent.errors import (
+    BudgetError,
+    OptionError,
+    between,
+    finite,
+    not_negative,
+    positive,
+    single,
+    whole,
+)
 from reticent.gradients import Normalised
+from reticent.gradients.clipping import clip_bound
 from reticent.methods.base import Method, Price, Stage, bill_of
 from reticent.methods.importance import Iterations, noise_within, sum_charge
 from reticent.privacy import (
@@ -92,16 +102,19 @@ class DPIS(Method):
 
     def __post_init__(self) -> None:
         whole("batch", self.batch)
-        for option in ("clip", "quantile"):
-            finite(option, positive(option, getattr(self, option)))
+        single("quantile", self.quantile)
         if finite("k", self.k) < 1:
             raise OptionError("k", self.k, "must be at least 1")
         between("least", self.least, 0, 1, open_low=True)
         between("divider", self.divider, 0, 1)
-        for option in ("noise", "sum_noise", "outer"):
+        for option in ("clip", "outer"):
             given = getattr(self, option)
             if given is not None:
-                finite(option, positive(option, given))
+                clip_bound(option, given)
+        for option in ("noise", "sum_noise"):
+            given = getattr(self, option)
+            if given is not None:
+                positive(option, given)
         between("sum_rate", self.sum_rate, 0, 1, open_low=True)
         if self.count_noise is not None:
             finite("count_noise", not_negative("count_noise", self.count_noise))

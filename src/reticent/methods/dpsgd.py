@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from reticent.errors import OptionError, between, positive, whole
+from reticent.errors import OptionError, between, one_of, positive, whole
 from reticent.gradients import Automatic, Clipping, Flat, Normalised, PerLayer
+from reticent.gradients.clipping import clip_bound
 from reticent.methods.base import Method, Price
 from reticent.methods.schedules import Scheduled
 from reticent.privacy import (
@@ -21,6 +23,7 @@ from reticent.privacy import (
     Sensitive,
     noise_for,
 )
+from reticent.privacy.charges import LEAST_MULTIPLIER, MOST_MULTIPLIER
 
 if TYPE_CHECKING:
     from reticent.training.run import RecordSum, Run
@@ -56,7 +59,8 @@ class Quantile:
     high: float = 1e6
 
     def __post_init__(self) -> None:
-        positive("low", self.low)
+        clip_bound("low", self.low)
+        clip_bound("high", self.high)
         between("initial", self.initial, self.low, self.high)
         between("quantile", self.quantile, 0, 1)
         positive("rate", self.rate)
@@ -78,17 +82,18 @@ class Quantile:
 
 def clipping_by_name(style: str, bound: float) -> Clipping | Quantile:
     """The clipping style the command line names, with its default settings."""
-    if style == "flat":
-        return Flat(bound)
-    if style == "per-layer":
-        return PerLayer(bound)
-    if style == "automatic":
-        return Automatic(bound)
-    if style == "normalised":
-        return Normalised(bound)
-    if style == "quantile":
-        return Quantile(initial=bound)
-    raise OptionError("clipping", style, f"must be one of {', '.join(CLIPPING_STYLES)}")
+    styles: dict[str, Callable[[float], Clipping | Quantile]] = {
+        "flat": Flat,
+        "per-layer": PerLayer,
+        "automatic": Automatic,
+        "normalised": Normalised,
+        "quantile": lambda initial: Quantile(initial=initial),
+    }
+    try:
+        return styles[one_of("clipping", style, styles)](bound)
+    except OptionError as error:  # said by the name it was given under
+        named = error.option if error.option == "clipping" else "clip"
+        raise OptionError(named, error.value, error.hint) from None
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ class DPSGD(Method):
         elif not isinstance(self.clip, (Clipping, Quantile, Scheduled)):
             raise OptionError("clip", self.clip, "must be a number or a clipping style")
         if self.noise is not None and self.noise != 0:
-            positive("noise", self.noise)
+            between("noise", positive("noise", self.noise), LEAST_MULTIPLIER, MOST_MULTIPLIER)
         if self.noise and isinstance(self.clip, Quantile):
             self.clip.split(self.noise, self.batch)
         if self.noise and not math.isfinite(self.clipping.sensitivity):

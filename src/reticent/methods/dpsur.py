@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from reticent.errors import OptionError, TrialsExhaustedError, finite, positive, whole
+from reticent.errors import OptionError, TrialsExhaustedError, finite, positive, single, whole
 from reticent.methods.base import Price
 from reticent.methods.dpsgd import DPSGD
 from reticent.privacy import (
@@ -97,7 +97,7 @@ class DPSUR(DPSGD):
         super().__post_init__()
         whole("valid_batch", self.valid_batch)
         positive("valid_noise", self.valid_noise)
-        positive("bound", self.bound)
+        single("bound", self.bound)
         finite("beta", self.beta)
         if self.trials is not None:
             whole("trials", self.trials)

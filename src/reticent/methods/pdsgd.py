@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from reticent.errors import OptionError, between, one_of, positive, whole
+from reticent.errors import OptionError, between, one_of, single, whole
 from reticent.methods.base import Method, Price
 from reticent.methods.deniability import Certificate, certificate
 from reticent.methods.plain import no_budget
@@ -109,8 +109,8 @@ class PDSGD(Method):
 
     def __post_init__(self) -> None:
         whole("batches", self.batches)
-        positive("sigma", self.sigma)
-        positive("gamma", self.gamma)
+        single("sigma", self.sigma)
+        single("gamma", self.gamma)
         whole("threshold", self.threshold)
         whole("group", self.group)
         if self.threshold > self.batches:

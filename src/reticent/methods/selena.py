@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reticent.errors import OptionError, between, not_negative, positive, whole
+from reticent.errors import OptionError, between, not_negative, single, whole
 from reticent.methods.base import Method, Price, Stage
 from reticent.methods.passes import class_count, gradient
 from reticent.methods.plain import no_budget
@@ -75,7 +75,7 @@ class Selena(Method):
             raise OptionError("share", self.share, "leaves no release for the model; below 1")
         if self.split_steps is not None:
             whole("split_steps", self.split_steps)
-        positive("split_lr", self.split_lr)
+        single("split_lr", self.split_lr)
         not_negative("split_momentum", self.split_momentum)
         if self.split_momentum >= 1:
             raise OptionError("split_momentum", self.split_momentum, "must be less than 1")

@@ -1,7 +1,7 @@
 """Budgets, charges, the ledger and noise: where ε comes from."""
 
 from reticent.privacy.accountants import Bill
-from reticent.privacy.budget import Budget
+from reticent.privacy.budget import Budget, delta_note
 from reticent.privacy.calibration import (
     check_failures,
     filter_order_for,
@@ -31,6 +31,7 @@ __all__ = [
     "Sensitive",
     "Statement",
     "check_failures",
+    "delta_note",
     "filter_order_for",
     "noise_for",
     "noise_for_plan",

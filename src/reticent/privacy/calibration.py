@@ -117,6 +117,8 @@ def noise_for_plan(
         while epsilon(high * step, accountant) <= budget.epsilon and high * step > low:
             step *= 0.8
         low = max(low, high * step)
+        if epsilon(low, accountant) <= budget.epsilon:
+            return low  # records take part so rarely, or δ is so large, that any noise will do
     multiplier = _round_up(search(low, high, accountant, 1e-5))
     while epsilon(multiplier, accountant) > budget.epsilon:
         multiplier = _round_up(multiplier * 1.0001)

@@ -26,6 +26,8 @@ Orders = tuple[float, ...]
 _ROUNDING_SLACK = 1e-15
 # The series for real orders stops at terms e^-30 of the whole, which is about 1.
 _SERIES_SLACK = 2e-13
+# Squares of multipliers beyond these would leave the floating-point numbers, or come close.
+LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-9, 1e15
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _multiplier(option: str, value: float) -> float:
         raise OptionError(
             option, value, "no noise means no guarantee; ask for a non-private run instead"
         )
-    return positive(option, value)
+    return between(option, positive(option, value), LEAST_MULTIPLIER, MOST_MULTIPLIER)
 
 
 @dataclass(frozen=True)

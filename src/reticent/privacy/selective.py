@@ -63,7 +63,6 @@ class SelectiveGaussian(Charge):
         between("valid_rate", self.valid_rate, LEAST_RATE, 1)
         positive("valid_noise", self.valid_noise)
         finite("beta", self.beta)
-        whole("trials", self.trials)
         if self.passing[0] < LEAST_PASSING:
             raise OptionError(
                 "beta",
@@ -71,6 +70,7 @@ class SelectiveGaussian(Charge):
                 f"with valid_noise = {self.valid_noise:g} a candidate may pass with probability "
                 f"{self.passing[0]:.1e} only; raise one of them",
             )
+        whole("trials", self.trials)
 
     @property
     def passing(self) -> tuple[float, float]:

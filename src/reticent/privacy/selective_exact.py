@@ -22,7 +22,10 @@ from reticent.privacy.selective_recursion import Recursion, cells_within, evalua
 from reticent.privacy.selective_tilts import DIRECTIONS, slices, tilts
 
 MOST_RELEASES = 10_000
-MOST_EPSILON = 100.0
+# Beyond this ε Rényi curves prove as much, and the recursion takes minutes.
+MOST_EPSILON = 60.0
+# A search for the number of releases takes minutes beyond this one, and gains one in twenty.
+MOST_SEARCHED = 20.0
 # Nodes of the grid per standard deviation of one release's loss; the result is about a sixth of
 # 1/cells² too large. Coarser where nodes times releases would pass what takes some twenty seconds.
 LEAST_CELLS, MOST_WORK = 1.5, 2e6
@@ -54,7 +57,7 @@ def exact_capacity(
     delta: float,
 ) -> int:
     """How many more selected releases keep ε, after `paid` of them and the ordinary charges."""
-    if delta <= 0:
+    if delta <= 0 or epsilon > MOST_SEARCHED:
         return 0
     if rest is not None:
         return max(_capacity(charge, rest, epsilon, delta) - paid, 0)

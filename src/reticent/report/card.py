@@ -12,7 +12,9 @@ from reticent.report.again import COMMAND, CONFIG_FILE, to_toml
 from reticent.report.folder import RunFolder
 from reticent.report.markup import clean
 from reticent.report.words import epsilon_text, guarantee, not_covered
+from reticent.training.diverged import in_words
 
+NEW_RECORDS = {"table": "new.csv", "array": "new.npz", "images": "new-images"}
 UNSTATED = "not stated; whoever publishes the model should say it here"
 _TASKS = {
     "image classification": "image-classification",
@@ -85,6 +87,8 @@ def model_card(folder: RunFolder) -> str:
         lines += ["", "| column | kind | how it became numbers | cost |", "|---|---|---|---|"]
         lines += ["| " + " | ".join(map(_md, line)) + " |" for line in folder.columns]
     lines += ["", "## Evaluation", ""]
+    if run.get("diverged"):
+        lines += [f"**Do not use this model:** {_md(in_words(run['diverged']))}.", ""]
     if accuracy is None:
         lines += ["Not evaluated, or not as a classifier.", ""]
     else:
@@ -93,7 +97,7 @@ def model_card(folder: RunFolder) -> str:
             "releases. Held-out records are not covered by ε.",
             "",
         ]
-    lines += ["## Use", "", "```python", *_loading(), "```", ""]
+    lines += ["## Use", "", *_use(folder)]
     toml = to_toml(folder.settings)
     if toml:
         lines += ["## Training it again", "", f"With this as `{CONFIG_FILE}`:", ""]
@@ -165,9 +169,42 @@ def _fenced(text: str, language: str) -> list[str]:
     return [f"{fence}{language}", text, fence]
 
 
-def _loading() -> list[str]:
-    return [
+def _use(folder: RunFolder) -> list[str]:
+    """How to predict for new records; of a model of one's own data, with their preprocessing."""
+    weights = [
+        "```python",
         "from safetensors.torch import load_file",
         "",
         'model.load_state_dict(load_file("model.safetensors"))',
+        "```",
+        "",
+    ]
+    if not folder.predicts:
+        return ["Into a model of the same architecture:", "", *weights]
+    files = "`run.json` and `model.safetensors`"
+    if folder.settings.get("standardise"):
+        files = "`run.json`, `model.safetensors` and `standardisation.safetensors`"
+    new = NEW_RECORDS[folder.source]
+    return [
+        "New records become numbers as `run.json` says, with the bounds, lists and classes of the "
+        f"training. In the folder that holds {files}:",
+        "",
+        *_fenced(f"reticent predict . --data {new} --out predictions.csv", "bash"),
+        "",
+        "Or in Python, with the plain PyTorch module and its inputs at hand:",
+        "",
+        "```python",
+        "from reticent.prediction import Predictor",
+        "",
+        'predictor = Predictor.load(".", device="cpu")',
+        f'predictor.predict("{new}").labels',
+        f'predictor.model(predictor.read("{new}").inputs)',
+        "```",
+        "",
+        "A prediction is computed from the model and the new record alone: it costs the training "
+        "records nothing.",
+        "",
+        "The weights alone, into a module of the same architecture:",
+        "",
+        *weights,
     ]

@@ -67,6 +67,17 @@ class RunFolder:
         told = config.get("records") or {}
         return [tuple(str(cell) for cell in line) for line in told.get("columns", ())]
 
+    @property
+    def source(self) -> str:
+        """What one's own data came as, `table`, `array` or `images`; empty if that is not kept."""
+        config = (self.run or {}).get("config") or {}
+        return str((config.get("records") or {}).get("source", ""))
+
+    @property
+    def predicts(self) -> bool:
+        """Whether `reticent predict` can be used with it."""
+        return self.source in ("table", "array", "images")
+
 
 def run_identity(folder: Path) -> str:
     """A hash of `run.json`: an audit says by it which run it is about."""

@@ -11,6 +11,7 @@ from reticent.report.drawings import HeldOut, by_class, confusion, learning_curv
 from reticent.report.folder import PRIVATE_REPORT_FILE, RunFolder
 from reticent.report.markup import Child, Markup, el, facts, table
 from reticent.report.words import delta_text, epsilon_text, guarantee, not_covered, number
+from reticent.training.diverged import in_words
 from reticent.training.train import SEEDED_NOTE
 
 _PARAMETERS = {
@@ -71,12 +72,18 @@ def _against(folder: RunFolder, books: BooksReport) -> list[str]:
         found.append("The books of this run do not add up, see below: do not rely on this ε.")
     if folder.refuted:
         found.append("An audit of this run found something wrong with it: do not rely on this.")
+    if folder.run.get("diverged"):
+        found.append(f"{_capital(in_words(folder.run['diverged']))}. The guarantee holds.")
     if SEEDED_NOTE in folder.run["ledger"].get("notes", ()):
         found.append(
             "Sampling and noise came from a stated seed: what follows holds only against those "
             "who neither know nor guess it."
         )
     return found
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _raised(text: str) -> list[Child]:

@@ -168,10 +168,10 @@ class _Procedure:
 
     def ledger(self) -> Ledger:
         """A ledger of its own with what was paid for statistics of the records."""
-        paid = self.prepared.ledger
-        return (
-            Ledger(budget_of(self.settings)) if paid is None else Ledger.from_json(paid.to_json())
-        )
+        own, paid = Ledger(budget_of(self.settings)), self.prepared.ledger
+        for entry in () if paid is None else paid.entries:  # the variant may have another budget
+            own.charge(entry.charge, entry.purpose, count=entry.count)
+        return own
 
     def fresh(self, number: int) -> nn.Module:
         """The untrained model; model 0 is the target."""

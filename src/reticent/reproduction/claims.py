@@ -14,6 +14,7 @@ from typing import Any
 from reticent.cli.building import budget_of, build_method
 from reticent.cli.settings import Settings
 from reticent.errors import OptionError, one_of
+from reticent.features import standardising
 from reticent.methods import DPSUR, Method
 from reticent.methods.published import PublishedDPSUR
 from reticent.privacy import Budget, Ledger, SelectiveGaussian
@@ -76,6 +77,9 @@ def planned(settings: Settings, variant: str, n: int) -> Planned:
     if variant == SOUND:
         return Planned(settings, method, epsilon, claim)
     ledger = Ledger()
+    if settings.standardise:
+        given = settings.standardise_noise
+        ledger.pay(standardising.price(standardising.NOISE if given is None else given))
     ledger.charge(charge, "accepted updates", count=steps)
     claim["sound_epsilon"] = sound = ledger.epsilon(delta)
     if variant == PUBLISHED:

@@ -212,9 +212,9 @@ def _work(connection: Connection, options: dict[str, Any], threads: int, share: 
     torch.set_num_threads(threads)
     if torch.cuda.is_available() and options["device"] != "cpu":
         with suppress(RuntimeError):  # a device that cannot be used is named by each job
-            device = "cuda" if options["device"] == "auto" else options["device"]
+            number = torch.device(options["device"].replace("auto", "cuda")).index
             # else each worker would measure what is free, and all would take it
-            torch.cuda.set_per_process_memory_fraction(share, torch.device(device))
+            torch.cuda.set_per_process_memory_fraction(share, number)
 
     told = 0.0
 

@@ -17,6 +17,7 @@ from reticent.methods.base import Method, Stage, bill_of
 from reticent.privacy import Budget, Ledger
 from reticent.training.checkpoint import CHECKPOINT, write_checkpoint
 from reticent.training.conduct import Conduct
+from reticent.training.diverged import divergence
 from reticent.training.evaluation import Evaluation, Metrics, averaged_weights
 from reticent.training.memory import explain_shortage, peak_memory, ran_out
 from reticent.training.result import Result
@@ -212,6 +213,7 @@ class Training:
             released=self.method.released(state.public),
             conduct=self.run.conduct.to_json(counted=not self.method.timing_is_private),
             held_out=None if self.held_out is None else self.held_out(self.run.model),
+            diverged=divergence(self.run.model, self.metrics),
         )
         if self._folder is not None:
             self._result.save(self._folder)

@@ -43,12 +43,8 @@ class Results(list[Result]):
 
     @property
     def diverged(self) -> tuple[int, ...]:
-        """Which models ended with parameters that are not finite."""
-        return tuple(
-            k
-            for k, result in enumerate(self)
-            if not all(bool(p.isfinite().all()) for p in result.model.parameters())
-        )
+        """Which models are of no use; `Result.diverged` says why."""
+        return tuple(k for k, result in enumerate(self) if result.diverged is not None)
 
 
 def train_many(

@@ -178,8 +178,8 @@ class Together:
         models = [job.model for job in group]
         example = synthetic_like(*self.records.one(), n=1)
         clip = _clip_of(group)
-        sums = StackedGradients(models, StackedParameters(models), self.loss_fn, clip, example)
-        with rounding.precision(self.precision, self.device):
+        with rounding.precision(self.precision, self.device):  # it decides what rounding is left
+            sums = StackedGradients(models, StackedParameters(models), self.loss_fn, clip, example)
             reason = against(self.how, sums, models, self.records, light=light)
             if not reason and isinstance(group[0].options["method"], DPSUR):
                 reason = losses_differ(sums, models, self.records)

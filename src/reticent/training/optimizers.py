@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from reticent.errors import OptionError, between, not_negative, one_of, positive
+from reticent.errors import OptionError, between, not_negative, one_of, single
 from reticent.training.parameters import FlatParameters
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -35,9 +35,10 @@ def by_name(
 ) -> OptimizerFactory:
     """A factory for one of the optimizers the command line knows."""
     one_of("optimizer", name, NAMES)
-    positive("lr", lr)
+    single("lr", lr)
     between("momentum", momentum, 0, 1)
-    not_negative("weight_decay", weight_decay)
+    if not_negative("weight_decay", weight_decay):
+        single("weight_decay", weight_decay)
     if name != "sgd" and momentum:
         raise OptionError("momentum", momentum, f"is for optimizer 'sgd', not {name!r}")
 
@@ -82,16 +83,32 @@ def build_optimizer(
                 f"does not hold the trainable parameter {missing[0]!r}; give it all of them, or "
                 "switch requires_grad off for those that shall stay as they are",
             )
-        return optimizer
+        return _checked(optimizer, parameters)
     made: Any = optimizer(own)
     if not isinstance(made, Optimizer):
         raise OptionError(
             "optimizer", optimizer, "must be an Optimizer, or a function from parameters to one"
         )
-    _refuse_closures(made)
+    _refuse_closures(_checked(made, parameters))
     if type(made) in ELEMENTWISE and len(made.param_groups) == 1:
         return optimizer([parameters.flat])
     return made
+
+
+def _checked(optimizer: Optimizer, parameters: FlatParameters) -> Optimizer:
+    """Refuse a step size or weight decay that the parameters' own precision makes infinite or 0."""
+    kind = parameters.values.dtype
+    most, least = torch.finfo(kind).max, torch.finfo(kind).tiny
+    for group in optimizer.param_groups:
+        for name in ("lr", "weight_decay"):
+            value = float(group.get(name) or 0.0)  # a tensor, in some optimizers
+            if value and not least <= abs(value) <= most:
+                raise OptionError(
+                    name,
+                    value,
+                    f"must lie in [{least:.2g}, {most:.2g}]: the parameters are {kind}",
+                )
+    return optimizer
 
 
 def _refuse_closures(optimizer: Optimizer) -> None:

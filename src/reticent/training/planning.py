@@ -54,7 +54,7 @@ def plan(
         return method.calibrated(budget, n, steps, ledger), steps
     check_failures([charge for charge, _ in method.price(n)], budget)
     if steps is None:
-        return method, _some(most_steps(method, n, ledger), budget, noise)
+        return method, at_least_one(most_steps(method, n, ledger), budget, noise)
     if steps and not ledger.affords_all(bill_of(method.stages(n, steps))):
         raise BudgetError(
             f"steps = {steps}: epsilon = {budget.epsilon:g} at delta = {budget.delta:g} affords "
@@ -78,7 +78,8 @@ def most_steps(method: Method, n: int, ledger: Ledger) -> int:
     return low
 
 
-def _some(afforded: int, budget: Budget, noise: float) -> int:
+def at_least_one(afforded: int, budget: Budget, noise: float) -> int:
+    """The number of releases that a budget affords, or why it affords none."""
     if afforded:
         return afforded
     raise BudgetError(

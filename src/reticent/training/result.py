@@ -55,6 +55,8 @@ class Result:
     released: dict[str, Any] = field(default_factory=dict)
     conduct: dict[str, Any] = field(default_factory=dict)
     held_out: dict[str, Any] | None = None
+    # what shows that the released model is of no use, if anything does; see `diverged.in_words`
+    diverged: dict[str, Any] | None = None
     versions: dict[str, str] = field(default_factory=versions)
 
     @property
@@ -97,6 +99,7 @@ class Result:
             ],
             # of held-out records, which ε does not cover
             **({} if self.held_out is None else {"held_out": self.held_out}),
+            **({} if self.diverged is None else {"diverged": self.diverged}),
             # null where the running time is private
             "seconds": None if self.seconds is None else round(self.seconds),
             "microbatch": self.microbatch,

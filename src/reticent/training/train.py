@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +15,21 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from reticent.coins import Coins
 from reticent.data.records import Records, as_records
-from reticent.errors import CheckpointError, OptionError, between, not_negative, whole
+from reticent.errors import (
+    CheckpointError,
+    DivergenceWarning,
+    OptionError,
+    between,
+    not_negative,
+    whole,
+)
 from reticent.files import check_folder, to_json
 from reticent.gradients import rounding
 from reticent.gradients.rounding import check_precision
 from reticent.methods.base import Method
-from reticent.privacy import Budget, Ledger
+from reticent.privacy import Budget, Ledger, delta_note
 from reticent.training.checkpoint import CHECKPOINT, read_checkpoint
+from reticent.training.diverged import in_words
 from reticent.training.evaluation import Evaluation
 from reticent.training.loop import Release, Training
 from reticent.training.memory import Piece, choose_microbatch
@@ -230,9 +239,12 @@ def assemble(
     nominal = records.n if n is None else whole("n", n)
     opened = _open_ledger(ledger, budget)
     coins = Coins.fresh() if coins is None else coins
+    large = None if budget is None else delta_note(budget.delta, nominal)
     for note, applies in ((PUBLIC_SIZE_NOTE, n is None), (SEEDED_NOTE, coins.seeded)):
         if applies:
             opened.note(note)
+    if large is not None:
+        opened.note(large)
     method, steps = plan(method, budget, nominal, steps, epochs, opened)
     average = None if average is None else between("average", average, 0, 1, open_low=True)
     every = max(steps // 10, 1) if every is None else whole("every", every)
@@ -305,11 +317,13 @@ def refuse_taken(folder: Path) -> None:
     """Refuse a folder that holds a run, finished or not."""
     if (folder / RUN_FILE).exists():
         raise CheckpointError(
-            f"{str(folder)!r} holds a finished run; choose another folder, or overwrite it"
+            f"{str(folder)!r} holds a finished run; choose another folder, or say --overwrite "
+            "(overwrite=True) to replace it"
         )
     if (folder / CHECKPOINT).exists():
         raise CheckpointError(
-            f"{str(folder)!r} holds an unfinished run; resume or overwrite it, or choose another"
+            f"{str(folder)!r} holds an unfinished run; go on with --resume (resume=True), replace "
+            "it with --overwrite (overwrite=True), or choose another folder"
         )
 
 
@@ -331,7 +345,10 @@ def train(
         >>> result.epsilon <= 3
         True
     """
-    return run(model, data, **options).finish(on_release)
+    result = run(model, data, **options).finish(on_release)
+    if result.diverged is not None:
+        warnings.warn(in_words(result.diverged), DivergenceWarning, stacklevel=2)
+    return result
 
 
 def _open_ledger(ledger: Ledger | None, budget: Budget | None) -> Ledger:

@@ -79,7 +79,7 @@ def test_images_in_arrays(tmp_path, shape, expected):
         ({"inputs": ROWS.astype(str), "labels": LABELS}, "expected numbers"),
         ({"images": CHANCE.rand(40, 4, 4) * 9, "labels": LABELS}, "state their range"),
         ({"images": CHANCE.rand(40, 2, 4, 4), "labels": LABELS}, "one or three channels"),
-        ({"inputs": ROWS, "labels": LABELS + 5}, "the label '5' is not one of"),
+        ({"inputs": ROWS, "labels": LABELS + 5}, "record 1: the label is not one of"),
     ],
 )
 def test_arrays_that_cannot_be_used(tmp_path, arrays, message):

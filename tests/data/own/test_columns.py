@@ -80,8 +80,34 @@ def test_a_name_may_hold_colons_and_equals_signs():
     assert found["x=y"].bounds == (0, 4)
 
 
-def test_truth_values_are_a_category():
-    assert plan(a=[True, False] * 9)["a"].kind == "category"
+def test_truth_values_are_numbers_from_0_to_1():
+    column = plan(a=[True, False, None] * 9)["a"]
+    assert (column.kind, column.bounds, column.inferred) == ("numeric", (0.0, 1.0), True)
+    assert plan(["a:category:true,false"], a=[True, False] * 9)["a"].values == ("true", "false")
+    assert plan(a=[True, 2] * 9)["a"].kind == "category"
+
+
+@pytest.mark.parametrize("cells", [["7,25", "2"], ["1,234.5", "0,5", ""], ["1e3", "-,5"]])
+def test_commas_in_numbers_are_named_not_guessed(cells):
+    with pytest.raises(
+        DataError, match=r"record \d+, column 'a': .*write 3\.14, not 3,14"
+    ) as caught:
+        plan(a=cells * 9)
+    assert "--columns a:category" in str(caught.value)
+    assert not any(cell in str(caught.value) for cell in cells if "," in cell)
+    assert plan(["a:category"], a=cells * 9)["a"].kind == "category"
+
+
+def test_words_with_commas_are_no_numbers():
+    assert plan(a=["Bonn, Rome", "3,14"] * 9)["a"].kind == "category"
+
+
+def test_long_lists_of_columns_are_cut():
+    many = {f"column{k}": [1, 2] * 9 for k in range(500)}
+    for options in (["b:numeric"], []):
+        with pytest.raises(OptionError, match="column7 and 492 more") as caught:
+            plan(options, [] if options else ["b=0..1"], **many)
+        assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("count", [40, 2000])

@@ -160,10 +160,10 @@ def test_what_cannot_work_is_refused(people, change, message):
     [
         (["1,a", "2,b", "3,a"], f"holds 3 record(s); .* fewer than {LEAST_RECORDS}"),
         ([], "holds no records"),
-        (["1,a"] * 20, "every record is 'a'"),
+        (["1,a"] * 20, "all records have the same label"),
         (["1,a"] * 9 + ["2,b", "3,"], "line 12, column 'y': the label is missing"),
-        (["1,a"] * 9 + ["nan,b"], "line 11, column 'x': 'nan' is not finite"),
-        (["1,a"] * 9 + ["-inf,b"], "line 11, column 'x': '-inf' is not finite"),
+        (["1,a"] * 9 + ["nan,b"], "line 11, column 'x': is not finite"),
+        (["1,a"] * 9 + ["-inf,b"], "line 11, column 'x': is not finite"),
         ([f"1,{k / 7}" for k in range(30)], "the target has 30 different values in 30 records"),
     ],
 )
@@ -232,3 +232,15 @@ def test_training_records_are_not_taken_for_held_out_ones(tmp_path):
     for name in ("people.csv", "same.csv"):
         with pytest.raises(OptionError, match="is the training file itself"):
             from_file(path, target="ill", classes="no,yes", test=str(tmp_path / name))
+
+
+@pytest.mark.parametrize("classes", ["false,true", "False,True"])
+def test_truth_values_are_labels_as_json_or_python_writes_them(classes):
+    values = {"x": [1, 2] * 20, "y": [True, False] * 20}
+    splits = from_columns(values, target="y", classes=classes, bounds="0..2")
+    assert splits.info.classes == tuple(classes.split(","))
+    inputs, labels = splits.train
+    assert (labels == (inputs[:, 0] == 0)).all()  # x = 1, in the middle, is where y is true
+    with pytest.warns(UserWarning, match="learned from the records"):
+        learned = from_columns(values, target="y", bounds="0..2")
+    assert learned.info.classes == ("false", "true")

@@ -25,6 +25,11 @@ def test_quoted_fields_and_any_separator(csv_file, delimiter):
     assert found == [tuple(cell.strip() for cell in row) for row in rows]
 
 
+def test_what_is_quoted_in_the_header_separates_nothing(csv_file):
+    table = read_delimited(csv_file('a;"b, in m, or so"\n1;2\n'))
+    assert table.columns == {"a": ["1"], "b, in m, or so": ["2"]}
+
+
 def test_lines_are_counted_as_an_editor_counts_them(csv_file):
     table = read_delimited(csv_file('a,b\n1,"two\nlines"\n\n3,4\n'))
     assert list(table.places) == [3, 5]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from reticent.data.own.encoding import scaled
 from reticent.data.own.labels import label_text
+from reticent.data.own.options import listed
 from reticent.errors import DataError, OptionError
 
 _INPUTS = ("inputs", "x", "X", "images", "data", "features")
@@ -46,38 +47,40 @@ def read_arrays(path: Path, target: str | None) -> tuple[Arrays, Arrays | None]:
                 "target",
                 target,
                 f"must be an array of labels beside one of inputs; {path.name} holds "
-                f"{', '.join(held)}",
+                f"{listed(list(held))}",
             )
         return train, None
     return train, _pick(path, held, target, "test")
 
 
-def array_inputs(
-    arrays: Arrays, bounds: tuple[float, float] | None
-) -> tuple[Tensor, tuple[float, float] | None]:
-    """Inputs as float32, and the public bounds they were scaled by; None where there are none.
+def public_bounds(
+    values: NDArray[Any], stated: tuple[float, float] | None
+) -> tuple[float, float] | None:
+    """The bounds of inputs: as stated, or else those of their type; None where there are none."""
+    if stated is None and values.dtype.kind == "b":
+        return 0.0, 1.0
+    if stated is None and values.dtype == np.uint8:
+        return 0.0, 255.0
+    return (0.0, 1.0) if stated is None and values.ndim > 2 else stated
+
+
+def array_inputs(origin: str, values: NDArray[Any], bounds: tuple[float, float] | None) -> Tensor:
+    """Inputs as float32, on the scale of these bounds; rows of numbers may have none.
 
     Images [n, H, W], [n, H, W, C] or [n, C, H, W] are put into [0, 1] as [n, C, H, W].
     """
-    values = arrays.inputs
     if values.dtype.kind not in "biuf":
-        raise DataError(f"{arrays.origin}: inputs are {values.dtype}; expected numbers")
+        raise DataError(f"{origin}: inputs are {values.dtype}; expected numbers")
     if values.dtype.kind == "f":
         good = np.isfinite(values).reshape(len(values), -1)
         if not good.all():
             row, place = np.argwhere(~good)[0]
             raise DataError(
-                f"{arrays.origin}: record {row + 1}, column {place} is NaN or infinite; mend it"
+                f"{origin}: record {row + 1}, column {place} is NaN or infinite; mend it"
             )
-    if bounds is None and values.dtype.kind == "b":
-        bounds = (0.0, 1.0)
-    if bounds is None and values.dtype == np.uint8:
-        bounds = (0.0, 255.0)
     if values.ndim == 2:
-        return torch.from_numpy(
-            scaled(values.astype(np.float64), bounds).astype(np.float32)
-        ), bounds
-    return _images(arrays.origin, values, bounds or (0.0, 1.0)), bounds
+        return torch.from_numpy(scaled(values.astype(np.float64), bounds).astype(np.float32))
+    return _images(origin, values, bounds or (0.0, 1.0))
 
 
 def _images(origin: str, values: NDArray[Any], bounds: tuple[float, float]) -> Tensor:
@@ -97,6 +100,24 @@ def _images(origin: str, values: NDArray[Any], bounds: tuple[float, float]) -> T
         )
     floats = torch.from_numpy(np.ascontiguousarray(values).astype(np.float32))
     return floats.sub_(bounds[0]).div_(bounds[1] - bounds[0])
+
+
+def new_inputs(path: Path) -> NDArray[Any]:
+    """The inputs of an .npz or .npy file, which needs no labels."""
+    found = _loaded(path)
+    if isinstance(found, dict):
+        name = next((name for name in _INPUTS if name in found), None)
+        if name is None and len(found) == 1:
+            name = next(iter(found))
+        if name is None:
+            raise DataError(
+                f"{path}: expected an array called {listed(_INPUTS)}, found {listed(list(found))}"
+            )
+        found = found[name]
+    if found.ndim < 2 or not len(found):
+        raise DataError(f"{path}: inputs have shape {found.shape}; expected one row a record")
+    inputs: NDArray[Any] = found
+    return inputs
 
 
 def _pick(path: Path, held: dict[str, Any], target: str | None, part: str) -> Arrays | None:

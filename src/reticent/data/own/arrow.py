@@ -32,16 +32,17 @@ def read_parquet(path: Path) -> Table:
 def read_saved_dataset(path: Path) -> tuple[Table, Table | None]:
     """The records of a saved data set, and its test split if it has one."""
     if not (path / DICT).is_file():
-        return _saved(path), None
+        return read_split(path), None
     names = [child.name for child in sorted(path.iterdir()) if (child / STATE).is_file()]
     if "train" not in names:
         raise DataError(
             f"{path}: expected a split called train, found {', '.join(names) or 'none'}"
         )
-    return _saved(path / "train"), _saved(path / "test") if "test" in names else None
+    return read_split(path / "train"), read_split(path / "test") if "test" in names else None
 
 
-def _saved(path: Path) -> Table:
+def read_split(path: Path) -> Table:
+    """The records of one saved data set, or of one split of several."""
     arrow = _pyarrow(path)
     import pyarrow.ipc as ipc
 
@@ -85,7 +86,13 @@ def _table(path: Path, found: Any, labels: dict[str, tuple[str, ...]]) -> Table:
             kind = kind.value_type
         if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
             typed.add(name)
-        cells = column.to_pylist()
+        try:
+            cells = column.to_pylist()
+        except (ValueError, OverflowError) as error:  # whose message may show the value
+            raise DataError(
+                f"{path}: column {name!r} holds {kind} values that cannot be read "
+                f"({type(error).__name__})"
+            ) from None
         if types.is_decimal(kind):
             cells = [None if cell is None else float(cell) for cell in cells]
         elif types.is_temporal(kind):

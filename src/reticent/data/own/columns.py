@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reticent.data.own.tables import Table
+from reticent.data.own.options import listed
+from reticent.data.own.tables import Table, cell_text
 from reticent.errors import DataError, OptionError, finite, one_of, whole
 
 KINDS = ("numeric", "category", "text", "ignore")
@@ -20,6 +21,11 @@ CATEGORY_BUCKETS = 64
 TEXT_BUCKETS = 4096
 LOG_REACH = 6
 """Without bounds, numbers count up to ±10^6: a public guess."""
+COMMAS = (
+    "it has a comma where a point is expected: write 3.14, not 3,14, and 1000, not 1,000 (in "
+    'pandas: read_csv(FILE, sep=";", decimal=",").to_csv(NEW, index=False))'
+)
+_WITH_COMMA = re.compile(r"\s*[+-]?[\d.]*,\d[\d,.]*([eE][+-]?\d+)?\s*")
 _MISSING = frozenset(("", "na", "n/a", "null", "none", "?"))
 _MOST_CATEGORIES = 1000
 _WORDS_OF_TEXT = 3.0  # more on average: text
@@ -109,6 +115,15 @@ def to_number(cell: Any) -> float | None:
         return None
 
 
+def has_comma(cell: Any) -> bool:
+    """Whether a cell is a number but for its commas; which they are, nobody can tell for certain.
+
+    >>> has_comma("3,14"), has_comma("1,234.5"), has_comma("3.14"), has_comma("a, b")
+    (True, True, False, False)
+    """
+    return isinstance(cell, str) and _WITH_COMMA.fullmatch(cell) is not None
+
+
 def plan_columns(table: Table, stated: Sequence[str], bounds: Sequence[str]) -> tuple[Column, ...]:
     """What every column is: as stated, or else as it looks."""
     names = list(table.columns)
@@ -138,6 +153,16 @@ def plan_columns(table: Table, stated: Sequence[str], bounds: Sequence[str]) -> 
     return tuple(planned)
 
 
+def private_places(columns: Iterable[Column]) -> tuple[int, ...]:
+    """Where in a record the numbers are that have no public scale."""
+    found, start = [], 0
+    for column in columns:
+        if column.private:
+            found.append(start)
+        start += column.width
+    return tuple(found)
+
+
 def _parse_columns(words: Iterable[str], names: list[str]) -> dict[str, Column]:
     found: dict[str, Column] = {}
     for word in words:
@@ -147,8 +172,8 @@ def _parse_columns(words: Iterable[str], names: list[str]) -> dict[str, Column]:
             raise OptionError(
                 "columns",
                 word,
-                f"must be NAME:KIND or NAME:KIND:OPTIONS with a column of {', '.join(names)}, or * "
-                "for all others",
+                "must be NAME:KIND or NAME:KIND:OPTIONS with a column of "
+                f"{listed(names)}, or * for all others",
             )
         name = max(fits, key=len)
         if name in found:
@@ -192,7 +217,7 @@ def _parse_bounds(
         if not equals:
             everywhere = parse_range("bounds", word, limits)
         elif name not in names:
-            raise OptionError("bounds", word, f"must name a column of {', '.join(names)}")
+            raise OptionError("bounds", word, f"must name a column of {listed(names)}")
         else:
             found[name] = parse_range("bounds", word, limits)
     return found, everywhere
@@ -226,12 +251,20 @@ def _inferred(table: Table, name: str) -> Column:
     present = [cell for cell in cells if not is_missing(cell)]
     if not present:
         return Column(name, "ignore", inferred=True)
+    if all(isinstance(cell, bool) for cell in present):
+        return Column(name, "numeric", bounds=(0.0, 1.0), inferred=True)  # true is 1
     if all(to_number(cell) is not None and not isinstance(cell, bool) for cell in present):
         return Column(name, "numeric", inferred=True)
+    row = next((row for row, cell in enumerate(cells) if has_comma(cell)), None)
+    if row is not None and all(to_number(c) is not None or has_comma(c) for c in present):
+        raise DataError(
+            f"{table.where(row, name)}: looks like a number, but {COMMAS}; if it is a category, "
+            f"say --columns {name}:category"
+        )
     words = sum(len(str(cell).split()) for cell in present) / len(present)
     if words > _WORDS_OF_TEXT:
         return Column(name, "text", buckets=TEXT_BUCKETS, inferred=True)
-    different = len({str(cell) for cell in present})
+    different = len({cell_text(cell) for cell in present})
     if different > _MOST_CATEGORIES or different > max(20, len(present) / 2):
         raise DataError(
             f"{table.origin}: column {name!r} has {different:,} different values in "

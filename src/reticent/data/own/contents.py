@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from reticent.data.catalog import CATALOG
-from reticent.data.own.arrays import Arrays, array_inputs, read_arrays
+from reticent.data.own.arrays import Arrays, array_inputs, public_bounds, read_arrays
 from reticent.data.own.arrow import (
     is_image_column,
     is_saved_dataset,
@@ -44,8 +44,9 @@ class Content:
         where: what a record is called in messages.
         table: its other columns, to be turned into numbers; or else
         inputs: what is numbers already, on a public scale.
-        scale: the public bounds of inputs that are rows of numbers; None: there are none.
+        scale: the public bounds of inputs that were arrays; None: there are none.
         classes: the labels that the file's own schema states.
+        source: `table`, `array` or `images`: what new records must come as.
     """
 
     origin: str
@@ -55,6 +56,7 @@ class Content:
     inputs: Tensor | None = None
     scale: tuple[float, float] | None = None
     classes: tuple[str, ...] | None = None
+    source: str = "table"
 
 
 def is_own(data: str) -> bool:
@@ -119,7 +121,7 @@ def table_content(table: Table, reading: Reading) -> Content:
         _refuse(reading, "images", ("columns", "bounds"))
         blobs = [cell["bytes"] for cell in rest[pictures[0]]]
         inputs = decode_images(blobs, Path(table.origin), reading.side, grey=reading.grey)
-        return replace(content, inputs=inputs)
+        return replace(content, inputs=inputs, source="images")
     _refuse(reading, "tables", ("side", "grey"))
     return replace(content, table=replace(table, columns=rest))
 
@@ -128,7 +130,11 @@ def _folder(path: Path, images: Images, reading: Reading) -> Content:
     files = [file for _, file in images]
     inputs = read_images(files, reading.side, grey=reading.grey)
     return Content(
-        str(path), [label for label, _ in images], lambda row: str(files[row]), inputs=inputs
+        str(path),
+        [label for label, _ in images],
+        lambda row: str(files[row]),
+        inputs=inputs,
+        source="images",
     )
 
 
@@ -136,13 +142,14 @@ def _array(arrays: Arrays, reading: Reading) -> Content:
     bounds = None
     for word in reading.bounds:
         bounds = parse_range("bounds", word, word)
-    inputs, bounds = array_inputs(arrays, bounds)
+    bounds = public_bounds(arrays.inputs, bounds)
     return Content(
         arrays.origin,
         arrays.labels,
         lambda row: f"{arrays.origin}: record {row + 1}",
-        inputs=inputs,
+        inputs=array_inputs(arrays.origin, arrays.inputs, bounds),
         scale=bounds,
+        source="array",
     )
 
 

@@ -17,12 +17,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reticent.data.own.columns import LOG_REACH, Column, is_missing, to_number
-from reticent.data.own.tables import Table
+from reticent.data.own.columns import (
+    COMMAS,
+    LOG_REACH,
+    Column,
+    has_comma,
+    is_missing,
+    to_number,
+)
+from reticent.data.own.tables import Table, cell_text
 from reticent.errors import DataError
 
 Floats = NDArray[np.float32]
 _PIECE = 4096  # texts at a time
+MOST_DEVIATIONS = 3.0
+"""Standardised numbers are cut to this, so that no outlier is longer than all else."""
 
 
 def encode(table: Table, columns: Sequence[Column]) -> Tensor:
@@ -60,6 +69,25 @@ def scaled(values: NDArray[np.float64], bounds: tuple[float, float] | None) -> N
     return np.clip(result, -1, 1)
 
 
+def standardised_columns(
+    inputs: Tensor, applied: Tensor, private: Sequence[int], missing: Sequence[int]
+) -> Tensor:
+    """Records whose columns without a public scale are replaced by standardised ones.
+
+    Args:
+        inputs: [records, numbers].
+        applied: the columns, by a private mean and variance. Missing values become 0, the mean.
+        private: which of the numbers they are.
+        missing: for each of these, the number that is 1 where it is missing; -1: none is.
+    """
+    result = inputs.clone()
+    result[:, list(private)] = applied.clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS)
+    for column, place in zip(private, missing, strict=True):
+        if place >= 0:
+            result[inputs[:, place] == 1, column] = 0
+    return result
+
+
 def _numeric(table: Table, column: Column, cells: list[Any], part: Floats) -> None:
     values = np.zeros(len(cells))
     for row, cell in enumerate(cells):
@@ -68,14 +96,14 @@ def _numeric(table: Table, column: Column, cells: list[Any], part: Floats) -> No
             continue
         number = to_number(cell)
         if number is None:
-            raise DataError(
-                f"{table.where(row, column.name)}: {str(cell)[:40]!r} is not a number; mend it, or "
-                f"say --columns {column.name}:category"
+            hint = (
+                COMMAS if has_comma(cell) else f"mend it, or say --columns {column.name}:category"
             )
+            raise DataError(f"{table.where(row, column.name)}: is not a number; {hint}")
         if not np.isfinite(number):
             raise DataError(
-                f"{table.where(row, column.name)}: {cell!r} is not finite; leave the cell empty "
-                "where nothing is known"
+                f"{table.where(row, column.name)}: is not finite; leave the cell empty where "
+                "nothing is known"
             )
         values[row] = number
     part[:, 0] = scaled(values, column.bounds)
@@ -88,10 +116,10 @@ def _category(column: Column, cells: list[Any], part: Floats) -> None:
     last = column.width - 1
     places: dict[str, int] = {value: place for place, value in enumerate(column.values)}
     for row, cell in enumerate(cells):
-        if is_missing(cell) and str(cell) not in places:
+        if is_missing(cell) and cell_text(cell) not in places:
             part[row, last] = 1
             continue
-        value = str(cell)
+        value = cell_text(cell)
         if value not in places:
             hashed = not column.values
             places[value] = (
@@ -112,5 +140,5 @@ def _text(column: Column, cells: list[Any], part: Floats) -> None:
         dtype=np.float32,
     )
     for start in range(0, len(cells), _PIECE):
-        texts = ["" if cell is None else str(cell) for cell in cells[start : start + _PIECE]]
+        texts = ["" if cell is None else cell_text(cell) for cell in cells[start : start + _PIECE]]
         part[start : start + len(texts)] = hashing.transform(texts).toarray()

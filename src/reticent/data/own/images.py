@@ -31,6 +31,19 @@ def image_folders(path: Path) -> tuple[Images, Images | None]:
     return _images(path), None
 
 
+def new_images(path: Path) -> list[Path]:
+    """The images of a folder, however deep, or one image; nothing is known of their classes."""
+    if path.is_file():
+        return [path]
+    found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    found = [file for file in found if not file.name.startswith(".")]
+    if not found:
+        raise DataError(
+            f"{path}: no images there; expected files that end in {', '.join(SUFFIXES)}"
+        )
+    return found
+
+
 def read_images(files: Sequence[Path], side: int | None, *, grey: bool) -> Tensor:
     """Images as [n, channels, side, side] in [0, 1], each resized on its own."""
     image_module = _pillow(files[0])

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reticent.data.own.tables import Table
+from reticent.data.own.options import listed
+from reticent.data.own.tables import Table, cell_text
 from reticent.errors import DataError
 
 LEARNED = (
@@ -28,21 +29,24 @@ def label_texts(table: Table, target: str) -> list[str]:
             raise DataError(f"{table.where(row, target)}: the label is missing; leave the row out")
         if names is not None:
             if not isinstance(cell, int) or not 0 <= cell < len(names):
-                raise DataError(f"{table.where(row, target)}: {cell!r} is no class of its schema")
+                raise DataError(
+                    f"{table.where(row, target)}: the label is none of the {len(names)} classes "
+                    "that the file's schema lists; leave the row out"
+                )
             cell = names[cell]
         texts.append(label_text(cell))
     return texts
 
 
 def label_text(value: Any) -> str:
-    """A label as it is listed: whole numbers without a decimal point.
+    """A label as it is listed: whole numbers without a decimal point, truth as JSON writes it.
 
     >>> label_text(3.0), label_text("yes"), label_text(True)
-    ('3', 'yes', 'True')
+    ('3', 'yes', 'true')
     """
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value)
+    return cell_text(value)
 
 
 def learned_classes(
@@ -53,8 +57,8 @@ def learned_classes(
     for text in found:
         if text.lower() == "nan":  # what other programs write where there is none
             raise DataError(
-                f"{where(labels.index(text))}: the label is {text!r}; leave the row out, or list "
-                "it in --classes if it is one"
+                f"{where(labels.index(text))}: the label is not a number (NaN); leave the row out, "
+                "or list it in --classes if it is one"
             )
     if len(found) > _MOST_CLASSES or len(found) > max(20, len(labels) / 2):
         raise DataError(
@@ -68,7 +72,9 @@ def learned_classes(
 def check_two(origin: str, labels: Sequence[str]) -> None:
     """Refuse records of one class."""
     if len(set(labels)) < 2:
-        raise DataError(f"{origin}: every record is {labels[0]!r}; there is nothing to tell apart")
+        raise DataError(
+            f"{origin}: all records have the same label; there is nothing to tell apart"
+        )
 
 
 def class_numbers(
@@ -76,8 +82,13 @@ def class_numbers(
 ) -> Tensor:
     """Each label's place in the list."""
     places = {name: place for place, name in enumerate(classes)}
+    for name in ("True", "False"):  # as Python writes what JSON calls true and false
+        if name in places:
+            places.setdefault(name.lower(), places[name])
     for row, label in enumerate(labels):
         if label not in places:
-            shown = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
-            raise DataError(f"{where(row)}: the label {label!r} is not one of the classes: {shown}")
+            raise DataError(
+                f"{where(row)}: the label is not one of the classes: {listed(classes, 20)}; list "
+                "it in --classes, as it is written, or leave the row out"
+            )
     return torch.tensor([places[label] for label in labels], dtype=torch.int64)

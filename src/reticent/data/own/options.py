@@ -120,6 +120,17 @@ def _words(option: str, given: Any) -> tuple[str, ...]:
     return tuple(given)
 
 
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Names for a message, the first few of many: a table may have thousands of columns.
+
+    >>> listed(["age", "city"]), listed(["a", "b", "c"], most=2)
+    ('age, city', 'a, b and 1 more')
+    """
+    shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in names[:most]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+
+
 def missing_extra(what: str, package: str, path: Path) -> DataError:
     """The error where an optional package is not there."""
     return DataError(

@@ -20,7 +20,8 @@ from reticent.data.own.columns import LOG_REACH, Column, plan_columns, range_tex
 from reticent.data.own.contents import Content, read_contents, table_content
 from reticent.data.own.encoding import encode
 from reticent.data.own.labels import LEARNED, check_two, class_numbers, learned_classes
-from reticent.data.own.options import TEST_SHARE, Reading
+from reticent.data.own.options import TEST_SHARE, Reading, listed
+from reticent.data.own.recorded import Recorded
 from reticent.data.own.splits import Line, OwnSplits
 from reticent.data.own.splitting import held_out
 from reticent.data.own.tables import table_of
@@ -44,8 +45,6 @@ class _Plan:
     form: str
     lines: tuple[Line, ...]
     columns: tuple[Column, ...] = ()
-    private_columns: tuple[int, ...] = ()
-    missing_columns: tuple[int, ...] = ()
     blocks: int = 1
 
     def inputs(self, content: Content) -> Tensor:
@@ -125,7 +124,7 @@ def _assembled(name: str, main: Content, test: Content | None, reading: Reading)
         told.append(LEARNED)
     guessed = [column.name for column in plan.columns if column.inferred]
     if guessed:
-        notes.append(INFERRED.format(names=", ".join(guessed)))
+        notes.append(INFERRED.format(names=listed(guessed)))
     if test is None:
         share = TEST_SHARE if reading.test_share is None else reading.test_share
         apart = torch.from_numpy(held_out(count, share, reading.split_seed))
@@ -139,6 +138,9 @@ def _assembled(name: str, main: Content, test: Content | None, reading: Reading)
             )
         held = plan.inputs(test), class_numbers(test.labels, classes, test.where)
         _check_alike(test, held[0], inputs)
+    recorded = Recorded(
+        main.source, tuple(classes), tuple(inputs.shape[1:]), plan.columns, main.scale
+    )
     return OwnSplits(
         train=(inputs, labels),
         test=held,
@@ -156,10 +158,11 @@ def _assembled(name: str, main: Content, test: Content | None, reading: Reading)
         notes=(*told, *notes),
         form=plan.form,
         lines=plan.lines,
-        private_columns=plan.private_columns,
-        missing_columns=plan.missing_columns,
+        private_columns=recorded.private_columns,
+        missing_columns=recorded.missing_columns,
         blocks=plan.blocks,
         warnings=tuple(told),
+        recorded=recorded,
     )
 
 
@@ -178,8 +181,7 @@ def _planned(content: Content, reading: Reading) -> _Plan:
         return _Plan("array", (line,), blocks=shape[0])
     how = f"log scale, ±1e{LOG_REACH} to [-1, 1], then mean and variance"
     line = Line(f"{size} numbers", "numeric", how, "mean and variance are charged")
-    places = tuple(range(shape[0]))
-    return _Plan("array", (line,), (), places, (-1,) * shape[0], shape[0])
+    return _Plan("array", (line,), blocks=shape[0])
 
 
 def _planned_table(columns: tuple[Column, ...]) -> _Plan:
@@ -188,17 +190,10 @@ def _planned_table(columns: tuple[Column, ...]) -> _Plan:
         for c in columns
     )
     used = [column for column in columns if column.width]
-    private, start = [], 0
-    for column in used:
-        if column.private:
-            private.append(start)
-        start += column.width
     return _Plan(
         form="text" if all(column.kind == "text" for column in used) else "table",
         lines=lines,
         columns=columns,
-        private_columns=tuple(private),
-        missing_columns=tuple(place + 1 for place in private),
         blocks=len(used),
     )
 

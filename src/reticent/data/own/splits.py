@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from reticent.data.datasets import Splits
+from reticent.data.own.encoding import standardised_columns
+from reticent.data.own.recorded import Recorded
 
 if TYPE_CHECKING:
     from reticent.features.standardising import ChannelStatistics
-
-MOST_DEVIATIONS = 3.0
-"""Standardised numbers are cut to this, so that no outlier is longer than all else."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +34,7 @@ class OwnSplits(Splits):
         missing_columns: for each of these, the number that is 1 where it is missing; -1: none is.
         blocks: how many columns take part; each has length at most 1.
         warnings: what the user should be told at once; these are among the notes.
+        recorded: how records became numbers, for others that come later.
     """
 
     form: str = "table"
@@ -45,6 +43,7 @@ class OwnSplits(Splits):
     missing_columns: tuple[int, ...] = ()
     blocks: int = 1
     warnings: tuple[str, ...] = ()
+    recorded: Recorded | None = None
 
     def describe(self) -> str:
         """What was read and what becomes of it, as text.
@@ -78,17 +77,9 @@ class OwnSplits(Splits):
             test=(self.test[0][:, columns], self.test[1]),
         )
         applied = statistics.apply(narrow)  # refuses statistics of other columns
+        places = self.private_columns, self.missing_columns
+        train = standardised_columns(self.train[0], applied.train[0], *places)
+        test = standardised_columns(self.test[0], applied.test[0], *places)
         return replace(
-            self,
-            train=(self._standard(self.train[0], applied.train[0]), self.train[1]),
-            test=(self._standard(self.test[0], applied.test[0]), self.test[1]),
-            notes=applied.notes,
+            self, train=(train, self.train[1]), test=(test, self.test[1]), notes=applied.notes
         )
-
-    def _standard(self, inputs: Tensor, applied: Tensor) -> Tensor:
-        result = inputs.clone()
-        result[:, list(self.private_columns)] = applied.clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS)
-        for column, missing in zip(self.private_columns, self.missing_columns, strict=True):
-            if missing >= 0:
-                result[inputs[:, missing] == 1, column] = 0
-        return result

@@ -1,6 +1,7 @@
 """Tables as they stand in files: named columns of cells, each record with its place.
 
-CSV and JSON lines are read with the standard library alone. What is wrong is named by its line.
+CSV and JSON lines are read with the standard library alone. What is wrong is named by its line and
+column; messages end up in logs, so they never show what a cell holds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from reticent.data.own.options import listed
 from reticent.errors import DataError, OptionError
 
 DELIMITERS = ",;\t|"
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _LONGEST_FIELD = 1 << 24
 
 
@@ -54,15 +58,24 @@ class Table:
         """The cells of a column, or an error that says which columns there are."""
         if name is None or name not in self.columns:
             raise OptionError(
-                option, name, f"must be a column of {self.origin}: {', '.join(self.columns)}"
+                option, name, f"must be a column of {self.origin}: {listed(list(self.columns))}"
             )
         return self.columns[name]
+
+
+def cell_text(cell: Any) -> str:
+    """A cell as text; truth as JSON and Parquet files write it.
+
+    >>> cell_text(True), cell_text(3)
+    ('true', '3')
+    """
+    return str(cell).lower() if isinstance(cell, bool) else str(cell)
 
 
 def read_delimited(path: Path) -> Table:
     """Read a CSV or TSV file with a header; the header's separators are those of the file."""
     text = read_text(path, "a CSV file")
-    header = text.split("\n", 1)[0]
+    header = re.sub('"[^"]*"', "", text.split("\n", 1)[0])  # what is quoted separates nothing
     delimiter = "\t" if path.suffix.lower() == ".tsv" else max(DELIMITERS, key=header.count)
     before = csv.field_size_limit(_LONGEST_FIELD)
     rows: list[list[str]] = []
@@ -80,7 +93,8 @@ def read_delimited(path: Path) -> Table:
             if len(row) != len(names):
                 raise DataError(
                     f"{path}: line {reader.line_num} has {len(row)} fields, the header has "
-                    f"{len(names)}; quote fields that hold {delimiter!r}"
+                    f"{len(names)}, separated by {_SEPARATORS[delimiter]}; quote fields that hold "
+                    f"one{', and write 3.14, not 3,14' if delimiter == ',' else ''}"
                 )
             rows.append(row)
             places.append(reader.line_num)
@@ -105,14 +119,16 @@ def read_jsonl(path: Path) -> Table:
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: line {number} is not a JSON object: {error}") from None
         if not isinstance(record, dict):
-            raise DataError(f"{path}: line {number} is not a JSON object but {line.strip()[:40]!r}")
+            raise DataError(
+                f'{path}: line {number} is not a JSON object; write {{"NAME": VALUE, ...}}'
+            )
         if not columns:
             columns = {name: [] for name in record}
         for name, value in record.items():
             if name not in columns:
                 raise DataError(
                     f"{path}: line {number} has a field {name!r}, the first has only "
-                    f"{', '.join(columns)}"
+                    f"{listed(list(columns))}"
                 )
             if isinstance(value, (dict, list)):
                 raise DataError(
@@ -137,7 +153,10 @@ def table_of(columns: Mapping[str, Any], origin: str = "columns") -> Table:
         cells[str(name)] = values if isinstance(values, list) else array.tolist()
     lengths = {name: len(values) for name, values in cells.items()}
     if len(set(lengths.values())) != 1:
-        raise DataError(f"{origin}: columns have different lengths: {lengths}")
+        raise DataError(
+            f"{origin}: columns have different lengths, from {min(lengths.values()):,} to "
+            f"{max(lengths.values()):,} records"
+        )
     return Table(origin, cells, range(1, next(iter(lengths.values())) + 1))
 
 

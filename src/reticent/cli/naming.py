@@ -1,0 +1,154 @@
+"""Errors in the words of the command line: what the library calls `test_share` is `--test-share`.
+
+The library names its own options; which flag sets one depends on the command. Every command is
+told here to say its errors with its own flags.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from reticent import features, methods
+from reticent.errors import AccountingError, BudgetError, OptionError, ReticentError
+
+# Names that are no flag anywhere, or not of every command: the flags that set what they mean.
+MEANT_BY: dict[str, tuple[str, ...]] = {
+    "buckets": ("columns",),
+    "budget": ("epsilon",),
+    "feature_options": ("feature",),
+    "folder": ("out", "resume"),
+    "high": ("clip",),
+    "initial": ("clip",),
+    "low": ("clip",),
+    "method_options": ("set",),
+    "multiplier": ("sigma", "noise"),
+    "rate": ("batch",),
+    "scheduler": ("schedule",),
+    "valid_rate": ("valid_batch",),
+}
+
+
+class Said(str):
+    """A message that names flags already."""
+
+
+def flags_of(context: Any) -> dict[str, str]:
+    """The flags of a command and of those it belongs to, by the names the library has for them."""
+    found: dict[str, str] = {}
+    while context is not None:
+        for option in context.command.params:
+            words = [word for word in getattr(option, "opts", ()) if word.startswith("--")]
+            for word in words:
+                found.setdefault(word[2:].replace("-", "_"), word)
+            if words and option.name is not None:
+                found.setdefault(option.name.rstrip("_"), words[0])
+        context = context.parent
+    return found
+
+
+def flag_for(name: str, flags: Mapping[str, str]) -> str | None:
+    """What the user writes to set an option; None if this command has nothing for it.
+
+    Example:
+        >>> flag_for("test_share", {"test_share": "--test-share"})
+        '--test-share'
+        >>> flag_for("folder", {"out": "--out"})
+        '--out'
+        >>> flag_for("attack_lr", {"set": "--set"})
+        '--set attack_lr'
+    """
+    if name in flags:
+        return flags[name]
+    for word in MEANT_BY.get(name, ()):
+        if word in flags:
+            return flags[word]
+    for word, names in _assigned().items():
+        if word in flags and name in names:
+            return f"{flags[word]} {name}"
+    return None
+
+
+@lru_cache(maxsize=1)
+def _assigned() -> dict[str, frozenset[str]]:
+    """What `--set NAME=VALUE` and `--feature NAME=VALUE` can name."""
+    cards: dict[str, list[Any]] = {
+        "set": [methods.describe(name) for name in methods.names()],
+        "feature": [features.describe(name) for name in features.names()],
+    }
+    return {
+        word: frozenset(option.name for card in some for option in card.options)
+        for word, some in cards.items()
+    }
+
+
+def in_flags(error: ReticentError, flags: Mapping[str, str]) -> str:
+    """The message of an error with flags for names.
+
+    Example:
+        >>> in_flags(OptionError("test_share", 2, "is too large"), {"test_share": "--test-share"})
+        '--test-share = 2: is too large'
+    """
+    text = str(error)
+    if error.args and isinstance(error.args[0], Said):
+        return text
+    if isinstance(error, OptionError):
+        named = None if error.hint.startswith("in ") else flag_for(error.option, flags)
+        shown = error.option if named is None else named
+        value = "" if error.value is None else f" = {error.value!r}"
+        return f"{shown}{value}: {_hint(error.hint, flags)}"
+    return _hint(text, flags) if isinstance(error, (BudgetError, AccountingError)) else text
+
+
+def _hint(text: str, flags: Mapping[str, str]) -> str:
+    """Flags where a hint has `name = value`, or a name that can be nothing but an option's."""
+
+    def said(found: re.Match[str]) -> str:
+        name, equals = found.group(1), found.group(2) or ""
+        plain = "_" not in name and not equals
+        return found.group() if plain or name not in flags else f"{flags[name]}{equals}"
+
+    return re.sub(r"(?<![\w./'\"-])([a-z][a-z_]*)(?:( = )|(?![\w.(]))", said, text)
+
+
+@contextmanager
+def _speaking(context: Any) -> Iterator[None]:
+    try:
+        yield
+    except ReticentError as error:
+        error.args = (Said(in_flags(error, flags_of(context))),)
+        raise
+
+
+class Command(TyperCommand):
+    """A command whose errors name its flags."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """As the base class, with errors in the command's own words."""
+        with _speaking(ctx):
+            return super().invoke(ctx)
+
+
+class Group(TyperGroup):
+    """The same for commands that have others below them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """As the base class, with errors in the command's own words."""
+        with _speaking(ctx):
+            return super().invoke(ctx)
+
+
+def name_flags(app: typer.Typer) -> None:
+    """Make all commands of an app, and of those below it, say errors with their flags."""
+    for command in app.registered_commands:
+        command.cls = Command
+    for group in app.registered_groups:
+        group.cls = Group
+        if group.typer_instance is not None:
+            name_flags(group.typer_instance)
