@@ -164,7 +164,8 @@ def _side_by_side(
             worker.end()
         for worker in everyone:
             worker.gone()
-    return crowded
+    order = [job.key for group in groups for job in group]
+    return sorted(crowded, key=lambda one: order.index(one[0].key))
 
 
 def _out_of_memory(outcome: Outcome) -> bool:
