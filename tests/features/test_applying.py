@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -209,3 +210,27 @@ def test_a_kind_of_features_may_need_extras(
     made = features.apply(one, "sums").train[0]
     torch.testing.assert_close(made[:, 0], splits.train[0].sum((1, 2, 3)))
     torch.testing.assert_close(features.apply(other, "sums").train[0], 2 * made)
+
+
+def test_a_file_is_read_through_once_and_again_after_a_change(tmp_path, monkeypatch):
+    path, shape = tmp_path / "x.npy", (4, 3)
+    values = np.arange(12, dtype=np.float32).reshape(shape)
+    cache.write(path, shape, [values], "records")
+    read: list[int] = []
+    digest = cache._digest
+
+    def counted(made_of):
+        read.append(1)
+        return digest(made_of)
+
+    monkeypatch.setattr(cache, "_digest", counted)
+    for _ in range(3):
+        assert cache.read(path, shape, "records").tolist() == values.tolist()
+    assert len(read) == 1
+    assert cache.read(path, shape, "other records") is None
+    with path.open("r+b") as file:  # one number, where the file stands
+        file.seek(-20, io.SEEK_END)
+        file.write(b"\x01")
+    assert cache.read(path, shape, "records") is None
+    cache.write(path, shape, [values], "records")
+    assert cache.read(path, shape, "records") is not None

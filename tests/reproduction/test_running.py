@@ -20,6 +20,7 @@ from reticent.reproduction.measuring import grouped, measure, train_group
 from reticent.reproduction.running import run_jobs
 from reticent.reproduction.tables import parse
 from reticent.training.checkpoint import CHECKPOINT
+from reticent.training.held_out import HeldOut
 
 from .small import SMALL
 
@@ -314,7 +315,7 @@ def test_a_run_that_its_budget_ends_is_asked_at_its_end(tmp_path):
     assert 0 <= outcome.values["accuracy"] <= 100
 
 
-def test_an_earlier_accuracy_is_not_taken_for_the_last(tmp_path):
+def test_an_earlier_accuracy_is_not_taken_for_the_last():
     data = rt.data.load("digits")
     model = models.build("mlp", classes=10, input_shape=(1, 8, 8))
     result = rt.train(
@@ -323,10 +324,11 @@ def test_an_earlier_accuracy_is_not_taken_for_the_last(tmp_path):
         optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
     )
     result.metrics = [{"step": 2, "accuracy": 0.99}]
-    found = measuring._final_accuracy(JOB, result, tmp_path)
-    assert found == rt.evaluate(result.model, data.test)["accuracy"]
+    held_out = HeldOut(data.test)
+    expected = rt.evaluate(result.model, data.test)["accuracy"]
+    assert measuring._accuracy(result, held_out) == expected
     result.metrics.append({"step": 3, "accuracy": 0.98})
-    assert measuring._final_accuracy(JOB, result, tmp_path) == 0.98
+    assert measuring._accuracy(result, held_out) == 0.98
 
 
 def test_rejected_updates_are_counted(tmp_path):

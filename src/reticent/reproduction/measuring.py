@@ -29,6 +29,7 @@ from reticent.reproduction.own_records import DP, RUNS_FOLDER, train_own
 from reticent.reproduction.tables import TRAINING
 from reticent.training import Release, Result, Training, evaluate
 from reticent.training.checkpoint import CHECKPOINT
+from reticent.training.evaluation import Evaluation
 from reticent.training.train import pick_device
 
 Progress = Callable[[int, int], None]
@@ -145,7 +146,7 @@ def _trained(
 
         values[REJECTED] = rejected_share(training)
     if ACCURACY in job.measures:
-        values[ACCURACY] = 100 * _final_accuracy(job, result, work)
+        values[ACCURACY] = 100 * _accuracy(result, training.evaluation)
     conduct = training.run.conduct.to_json()
     gradients = gradient_evaluations(training.method, conduct, training.run.n, result.steps)
     found = _outcome(job, plan, result, values)
@@ -171,21 +172,13 @@ def _begin_or_go_on(job: Job, plan: Planned, work: Path) -> Training:
     return build_training(plan.settings, resume=False, overwrite=True, coins=job.coins(), **options)
 
 
-def _final_accuracy(job: Job, result: Result, work: Path) -> float:
-    def held_out() -> Any:
-        settings = job.settings
-        options: dict[str, Any] = {"resume": True, "overwrite": True}
-        return prepare(settings, budget_of(settings), None, work, **options).splits.test
-
-    return _accuracy(result, held_out, pick_device(job.settings.device))
-
-
-def _accuracy(result: Result, held_out: Callable[[], Any], device: torch.device) -> float:
+def _accuracy(result: Result, evaluation: Evaluation | None) -> float:
     """Accuracy of the final model; a run that its budget ended was last asked earlier."""
     last = result.metrics[-1] if result.metrics else {}
     if last.get("step") == result.steps:
         return float(last["accuracy"])
-    return float(evaluate(result.model, held_out(), device=device)["accuracy"])
+    assert evaluation is not None
+    return float(evaluation(result.model)["accuracy"])
 
 
 def _outcome(job: Job, plan: Planned, result: Result, values: dict[str, Value]) -> Outcome:
@@ -283,13 +276,14 @@ def _at_once(
     options = [run_options(plan.settings, n) for plan in plans]
     names = ("optimizer", "steps", "epochs", "scheduler", "average")
     own: dict[str, Any] = {name: [one[name] for one in options] for name in names}
+    evaluation = functools.partial(evaluate, data=as_records(splits.test, chosen), device=chosen)
     results = train_many(
         [build_model(job.settings, splits) for job in jobs],
         splits.train,
         method=[plan.method for plan in plans],
         budget=[budget_of(plan.settings) for plan in plans],
         coins=[job.coins() for job in jobs],
-        evaluation=functools.partial(evaluate, data=as_records(splits.test, chosen), device=chosen),
+        evaluation=evaluation,
         every=NEVER,
         n=first.n,
         device=chosen,
@@ -306,7 +300,7 @@ def _at_once(
         if k in results.apart:
             how = f"trained by itself: {results.apart[k]}"
         try:
-            accuracy = _accuracy(result, lambda: splits.test, chosen)
+            accuracy = _accuracy(result, evaluation)
             values: dict[str, Value] = {ACCURACY: 100 * accuracy}
             found = replace(_outcome(job, plan, result, values), seconds=seconds, made=made)
             done = gradient_evaluations(plan.method, result.conduct, first.n or n, result.steps)

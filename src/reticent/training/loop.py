@@ -101,6 +101,11 @@ class Training:
         self._frozen = run.frozen_fingerprint()
 
     @property
+    def evaluation(self) -> Evaluation | None:
+        """What the model is measured by between releases."""
+        return self._evaluation
+
+    @property
     def seconds(self) -> float:
         """Time spent on this training, earlier sittings included."""
         return self._seconds + time.monotonic() - self._started
