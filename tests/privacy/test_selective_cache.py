@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from reticent.privacy import SelectiveGaussian, selective_cache
+from reticent.privacy import SampledGaussian, SelectiveGaussian, selective_cache
+from reticent.privacy.accountants import composed_pld
 from reticent.privacy.selective_exact import _profiles, exact_capacity, exact_epsilon
 
 ONE = SelectiveGaussian(0.05, 3.0, 0.01, 1.3, -1.0, 300)
@@ -89,6 +90,17 @@ def test_epsilon_comes_from_the_folder_the_second_time(folder, monkeypatch):
     assert exact_capacity(ONE, 0, None, 1.3 * first, 1e-5) == most
     with pytest.raises(AssertionError, match="although kept"):
         exact_epsilon(ONE, most + 5, None, 1e-5)
+
+
+def test_what_fits_beside_other_charges_is_kept_for_these_alone(folder, monkeypatch):
+    one, other = (composed_pld(((SampledGaussian(1.0, m), 2),), 1e-5) for m in (30.0, 31.0))
+    alone = exact_capacity(ONE, 0, None, 0.4, 1e-5)
+    beside = exact_capacity(ONE, 0, one, 0.4, 1e-5)
+    assert 0 < beside < alone
+    monkeypatch.setattr("reticent.privacy.selective_exact._recursion", lambda *_: never())
+    assert exact_capacity(ONE, 0, one, 0.4, 1e-5) == beside
+    with pytest.raises(AssertionError, match="although kept"):
+        exact_capacity(ONE, 0, other, 0.4, 1e-5)
 
 
 def test_without_a_variable_it_is_the_users_cache(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ order of releases.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -59,12 +60,12 @@ def exact_capacity(
     """How many more selected releases keep ε, after `paid` of them and the ordinary charges."""
     if delta <= 0 or epsilon > MOST_SEARCHED:
         return 0
-    if rest is not None:
-        return max(_capacity(charge, rest, epsilon, delta) - paid, 0)
     key = ("capacity", *_key(charge, 0, delta), float(epsilon).hex(), float(delta).hex())
+    if rest is not None:
+        key += (_named(rest),)
     reached = selective_cache.load_count(key)
     if reached is None:
-        reached = _capacity(charge, None, epsilon, delta)
+        reached = _capacity(charge, rest, epsilon, delta)
         selective_cache.store_count(key, reached)
     return max(reached - paid, 0)
 
@@ -208,6 +209,14 @@ def _both(rest: pld.PrivacyLossDistribution | None) -> tuple[Pmf, Pmf]:
     if rest is None:
         return _NOTHING, _NOTHING
     return _spelled(rest._pmf_remove), _spelled(rest._pmf_add)
+
+
+def _named(rest: pld.PrivacyLossDistribution) -> str:
+    """A name that no other distribution has."""
+    digest = hashlib.blake2b(digest_size=16)
+    for losses, masses, infinite in _both(rest):
+        digest.update(losses.tobytes() + masses.tobytes() + infinite.hex().encode())
+    return digest.hexdigest()
 
 
 def _spelled(pmf: pld_pmf.PLDPmf) -> Pmf:
