@@ -36,12 +36,13 @@ HELD_OUT = {"mnist": 10_000, "fashion-mnist": 10_000, "cifar10": 10_000, "imdb":
 SEEDS = 2
 RATES = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02)
 SIGN = ("sign-sgd", "sign-adam")
+CIFAR_BATCHES = ((1024, 1.0), (2048, 1.0), (2048, 2.0), (4096, 2.0), (4096, 4.0), (8192, 4.0))
 SEARCHED: dict[str, tuple[float | None, ...]] = {  # tables, and which columns
     "bottleneck/table3": (0.5, 1.0, 2.0),
     "bottleneck/table4": (0.5, 1.0, 2.0),
     "bottleneck/table5": (0.5, 1.0, 2.0),
     "dpsur/table2": (2, None),
-    "dpis/table3": (None,),
+    "dpis/table3": (1, None),
 }
 
 Candidate = dict[str, Any]
@@ -58,6 +59,9 @@ def candidates(settings: Settings) -> list[Candidate]:
             for longest in (0.1, 0.3, 1.0)
             for gamma in (0.001, 0.01)
         ]
+    own_network = settings.model == "cifar-cnn" and settings.activation == "tempered-sigmoid"
+    if settings.method == "dpsgd" and settings.noise is None and own_network:
+        return [{"batch": batch, "lr": rate} for batch, rate in CIFAR_BATCHES]
     if settings.method == "sgd" and settings.data == "cifar10":
         return [{"lr": rate} for rate in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)]
     return []
@@ -163,6 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", nargs="+", choices=list(SEARCHED))
     parser.add_argument("--data", nargs="+", choices=list(HELD_OUT))
+    parser.add_argument("--rows", nargs="+", help="By default all that are searched.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--workers", type=int, default=1, help="Processes that share the device.")
     parser.add_argument(
@@ -178,6 +183,7 @@ def main() -> None:
             pool.submit(measured, entry, [one.tried[k] for k in part], options.device): (one, part)
             for name, entry in searched(options.tables)
             if not options.data or entry.data in options.data
+            if not options.rows or entry.row in options.rows
             for one in [Search(name, entry)]
             for part in one.parts(options.together)
         }
