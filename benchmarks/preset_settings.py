@@ -36,6 +36,7 @@ HELD_OUT = {"mnist": 10_000, "fashion-mnist": 10_000, "cifar10": 10_000, "imdb":
 SEEDS = 2
 RATES = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02)
 SIGN = ("sign-sgd", "sign-adam")
+DPAGD = {"candidates": 5, "gamma": 0.001}
 CIFAR_BATCHES = ((1024, 1.0), (2048, 1.0), (2048, 2.0), (4096, 2.0), (4096, 4.0), (8192, 4.0))
 SEARCHED: dict[str, tuple[float | None, ...]] = {  # tables, and which columns
     "bottleneck/table3": (0.5, 1.0, 2.0),
@@ -53,11 +54,11 @@ def candidates(settings: Settings) -> list[Candidate]:
     if settings.method in SIGN:
         return [{"lr": rate} for rate in RATES]
     if settings.method == "dpagd":
+        # cheap choices: most of the budget is for gradients
         return [
-            {"epochs": epochs, "method_options": {"longest": longest, "gamma": gamma}}
-            for epochs in (10.0, 30.0)
-            for longest in (0.1, 0.3, 1.0)
-            for gamma in (0.001, 0.01)
+            {"method_options": {**DPAGD, "longest": longest, "choice_epsilon": epsilon}}
+            for longest in (0.5, 1.0, 2.0)
+            for epsilon in (0.03, 0.1, 0.3)
         ]
     own_network = settings.model == "cifar-cnn" and settings.activation == "tempered-sigmoid"
     if settings.method == "dpsgd" and settings.noise is None and own_network:
