@@ -23,6 +23,7 @@ from reticent.data.own.encoding import standardised_columns
 from reticent.data.own.recorded import NewRecords, Recorded
 from reticent.errors import CheckpointError, DataError, ReticentError
 from reticent.features.catalog import build as build_features
+from reticent.training.diverged import in_words
 from reticent.training.result import RUN_FILE, load_weights, read_run
 from reticent.training.train import pick_device
 
@@ -78,6 +79,7 @@ class Predictor:
     Attributes:
         recorded: how the file's records became numbers.
         model: the trained model, in evaluation mode.
+        diverged: what is wrong with it, if its training diverged.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Predictor:
         self._transform = transform
         self._statistics = statistics
         self._device = device
+        self.diverged: dict[str, Any] | None = None
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto") -> Predictor:
@@ -112,6 +115,11 @@ class Predictor:
         if settings.standardise:
             from reticent.cli.preparing import STATISTICS_FILE
 
+            if not (folder / STATISTICS_FILE).exists():
+                raise CheckpointError(
+                    f"run {str(folder)!r}: has no {STATISTICS_FILE}, by which its records were "
+                    "standardised; copy it from the folder of the training"
+                )
             statistics, _ = features.ChannelStatistics.load(folder / STATISTICS_FILE)
         shape = recorded.shape
         if transform is not None:
@@ -125,7 +133,9 @@ class Predictor:
             **settings.model_options,
         )
         load_weights(model, folder)
-        return cls(recorded, model, transform=transform, statistics=statistics, device=chosen)
+        found = cls(recorded, model, transform=transform, statistics=statistics, device=chosen)
+        found.diverged = read_run(folder).get("diverged")
+        return found
 
     def read(self, path: str | Path) -> NewRecords:
         """New records as the model takes them, on the CPU."""
@@ -151,7 +161,8 @@ class Predictor:
                 f"{path}: the model's scores are not finite: its training diverged; train again "
                 "with a smaller lr"
             )
-        return Predictions(new.names, self.recorded.classes, probabilities, new.remarks)
+        told = () if self.diverged is None else (in_words(self.diverged),)
+        return Predictions(new.names, self.recorded.classes, probabilities, (*told, *new.remarks))
 
     def _inputs(self, piece: Tensor) -> Tensor:
         if self._transform is not None:

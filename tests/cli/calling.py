@@ -1,5 +1,7 @@
 """Commands as tests call them."""
 
+import json
+
 from typer.testing import CliRunner
 
 from reticent.cli import app
@@ -9,10 +11,17 @@ runner = CliRunner()
 
 
 def call(*words):
-    """Standard output of a command that must succeed."""
+    """What a command that must succeed prints, on either stream."""
     result = runner.invoke(app, [str(word) for word in words])
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def shown(*words):
+    """The JSON that a command prints; what it says on standard error left out."""
+    result = runner.invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 def refuse(*words):

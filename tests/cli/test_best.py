@@ -15,7 +15,7 @@ from reticent.cli.settings import resolve
 from reticent.errors import OptionError
 from reticent.features.random_images import RandomImages
 
-from .calling import call, refuse
+from .calling import call, refuse, shown
 
 N = 48
 
@@ -93,7 +93,7 @@ SMALL = ("--feature", "images=30", "--feature", "parts=3x1+1x1", "--device", "cp
 def test_a_whole_run(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "load", stand_in)
     words = ("train", "--recipe", "best", "--data", "mnist", "--epsilon", 100, "--n", N, *SMALL)
-    told = json.loads(call(*words, "--steps", 20, "--json", "--out", tmp_path / "run"))
+    told = shown(*words, "--steps", 20, "--json", "--out", tmp_path / "run")
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert told["epsilon"] <= 100
     assert told["steps"] == 20

@@ -232,16 +232,31 @@ def test_a_run_that_diverged_is_reported_too(tmp_path):
     assert run["metrics"][-1]["loss"] is None
     assert run["diverged"] == shown["diverged"]
     assert run["diverged"]["outputs"]
-    assert "The training diverged" in (folder / "report.html").read_text()
+    page = (folder / "report.html").read_text()
+    assert "The training diverged" in page
+    assert "The guarantee holds." in page
     assert "Do not use this model" in (folder / "MODEL_CARD.md").read_text()
     again = json.loads(call("account", "--ledger", folder / "run.json", "--json"))
     assert again["epsilon"] == shown["epsilon"]
 
 
+def test_no_guarantee_holds_where_there_is_none(tmp_path):
+    folder = tmp_path / "run"
+    words = ("train", "--batch", 200, "--steps", 2, "--device", "cpu", "--coin-seed", 1)
+    call(*words, "--lr", 1e38, "--non-private", "--out", folder, "--quiet")
+    page = (folder / "report.html").read_text()
+    assert "The training diverged" in page
+    assert "The guarantee holds." not in page
+
+
 def test_tiny_noise_and_endless_plans_are_answered_at_once():
     for sigma, steps in ((0.0001, 1), (0.001, 10), (1, 10**8)):
         words = ("dpsgd", "--n", 1000, "--batch", 100, "--sigma", sigma, "--steps", steps)
-        assert json.loads(call("account", *words, "--json"))["epsilon"] > 1000
+        found = json.loads(call("account", *words, "--json"))
+        if sigma == 1:
+            assert found["epsilon"] > 1000
+        else:  # drawn noise ends before
+            assert (found["epsilon"], found["guarantee"]) == (None, "none")
     words = ("dpsgd", "--n", 1437, "--batch", 375, "--sigma", 1000, "--epsilon", 3, "--json")
     assert json.loads(call("calibrate", *words))["steps"] > 10**6
 

@@ -28,7 +28,7 @@ COMPARE = ("compare", "--methods", "dpsgd", "--seeds", 1, "--steps", 2)
         (("--epsilon", "1e300"), "--epsilon = 1e+300: must be at most 1e+06"),
         (("--epsilon", "inf"), "--epsilon = inf: must be a finite number"),
         (("--epsilon", "nan"), "--epsilon = nan: must be a finite number"),
-        (("--epsilon", "1e-300"), "--epsilon = 1e-300 at --delta = 1e-05: no noise multiplier"),
+        (("--epsilon", "1e-300"), "--epsilon = 1e-300: must be at least 1e-09"),
         (("--epsilon", "1", "--delta", 0), "--delta = 0.0: must be greater than 0"),
         (("--epsilon", "1", "--delta", 1), "--delta = 1.0: must be below 1"),
     ],
@@ -66,7 +66,7 @@ def test_whole_numbers_beyond_all_use():
 
 
 def test_noise_that_no_release_affords_or_no_float_holds():
-    words = ("calibrate", "dpsgd", "--n", 1000, "--batch", 100, "--epsilon", 1e-12)
+    words = ("calibrate", "dpsgd", "--n", 1000, "--batch", 100, "--epsilon", 1e-8)
     assert "affords no release at --noise = 2" in refuse(*words, "--sigma", 2)
     account = ("account", "dpsgd", "--n", 1000, "--batch", 100, "--steps", 1)
     for sigma in ("1e300", "1e-300"):

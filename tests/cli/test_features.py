@@ -68,7 +68,7 @@ def test_feature_options_come_from_the_file(tmp_path: Path) -> None:
         (("--features", "magic"), "features = 'magic': must be one of scattering"),
         (("--features", "scattering", "--model", "magic"), "model = 'magic'"),
         (("--features", "scattering", "--device", "magic"), "device = 'magic'"),
-        (("--features", "scattering", "--model", "mnist-cnn"), "input_shape = (81, 2, 2)"),
+        (("--features", "scattering", "--model", "mnist-cnn"), "records have shape (81, 2, 2)"),
     ],
 )
 def test_what_cannot_work_is_named(

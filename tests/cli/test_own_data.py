@@ -223,7 +223,10 @@ def test_settings_of_a_file_and_flags_on_top(here: Path) -> None:
         (("--data", "nowhere.csv", "--target", "x"), "nowhere.csv: there is no such file"),
         (("--data", "nothing"), "data = 'nothing': must be one of"),
         (("--target", "x"), "target = 'x': means nothing for the data set digits"),
-        (("--data", "people.csv", "--target", "ill", "--recipe", "best"), "must be one of"),
+        (
+            ("--data", "people.csv", "--target", "ill", "--recipe", "best"),
+            "--recipe = 'best': is for",
+        ),
         (("--data", "people.csv", *STATED, "--epsilon", -1), "epsilon = -1"),
         (("--data", "people.csv", *STATED, "--method", "nope"), "nope"),
     ],

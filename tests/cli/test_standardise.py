@@ -16,7 +16,7 @@ from reticent.cli import app
 from reticent.cli.preparing import STATISTICS_FILE
 from reticent.training import Training
 
-from .calling import call, refuse, runner
+from .calling import call, refuse, runner, shown
 from .test_commands import start
 
 # all records in every release: the noise has a closed form and is calibrated in no time
@@ -210,7 +210,7 @@ def test_texts_are_learned_from_word_vectors(
 ) -> None:
     words = (*TEXTS, "--features", "word-vectors", "--standardise", *model, "--epsilon", 50)
     words = (*words, "--optimizer", "sgd", "--lr", 2, "--out", tmp_path / "run", "--json")
-    assert json.loads(call(*words))["accuracy"] > 0.7
+    assert shown(*words)["accuracy"] > 0.7
     assert len(list((home / "features").iterdir())) == 2
     run = run_json(tmp_path / "run")
     assert run["config"]["settings"]["model"] == (model[1] if model else "linear")

@@ -2,10 +2,20 @@ import json
 import math
 
 import pytest
+from scipy.stats import norm
 
 from reticent.errors import AccountingError, BudgetError, OptionError
-from reticent.privacy import Budget, Ledger, NonPrivate, SampledGaussian, filter_order_for
+from reticent.privacy import (
+    Budget,
+    Ledger,
+    NonPrivate,
+    SampledGaussian,
+    SelectiveGaussian,
+    filter_order_for,
+)
+from reticent.privacy.accountants import pld_epsilon
 from reticent.privacy.charges import Charge
+from reticent.privacy.statements import lost_at_the_end, state
 
 CHARGE = SampledGaussian(0.01, 1.0)
 GENTLE = SampledGaussian(0.01, 2.0)
@@ -306,3 +316,37 @@ def test_what_is_part_of_a_plan_that_fits_fits():
     large = SampledGaussian(1.0, 0.3)
     assert not ledger.affords(large)
     assert not ledger.affords_all(((GENTLE, 1), (large, 1)))
+
+
+# -- where drawn noise ends -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.01])
+def test_the_end_of_drawn_noise_is_taken_from_delta(rate):
+    """P(z > 12 − 1/σ) for each release that a record takes part in."""
+    for sigma, beyond in ((0.15, norm.sf(12 - 1 / 0.15)), (0.14, norm.sf(12 - 1 / 0.14))):
+        charge, count = SampledGaussian(rate, sigma), 3
+        lost = count * rate * beyond
+        assert 1e-6 * 1e-5 < lost < 1e-5
+        found = state(((charge, count),), 1e-5, "pld").epsilon
+        assert found == pytest.approx(pld_epsilon(((charge, count),), 1e-5 - lost), rel=1e-9)
+        assert found > pld_epsilon(((charge, count),), 1e-5)
+    assert state(((SampledGaussian(rate, 0.05), 1),), 1e-5, None).epsilon == math.inf
+
+
+def test_usual_noise_ends_where_nobody_looks():
+    """Of 100,000 releases at σ = 0.5 less than a millionth of δ = 1e-12 is lost."""
+    bill = ((SampledGaussian(1.0, 0.5), 100_000),)
+    assert lost_at_the_end(bill, 1e-12, adaptive=False) == 0
+    assert 0 < sum(count * charge.cut for charge, count in bill) < 1e-18
+
+
+def test_charges_that_follow_releases_share_no_delta():
+    bill = ((SampledGaussian(1.0, 0.15), 3),)
+    assert state(bill, 1e-5, "rdp").epsilon < math.inf
+    assert state(bill, 1e-5, "filter", filter_order=2.0).epsilon == math.inf
+
+
+def test_a_selected_release_may_end_in_any_of_its_trials():
+    charge = SelectiveGaussian(0.1, 0.15, 0.01, 1.3, 0.0, 100)
+    assert charge.cut == pytest.approx(0.1 * norm.sf(12 - 1 / 0.15) / charge.passing[0])

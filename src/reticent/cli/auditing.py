@@ -35,8 +35,8 @@ class AuditedRun:
         self.report = training.read_run(folder)
         if not (folder / SETTINGS_FILE).exists():
             raise CheckpointError(
-                f"{str(folder)!r} has no {SETTINGS_FILE}: it was not made by reticent train; audit "
-                "such a run with reticent.audit in Python"
+                f"{str(folder)!r} has no {SETTINGS_FILE}: give the whole folder that `train` "
+                "made, not a part of it; audit a run of your own code with reticent.audit"
             )
         self.settings = replace(saved_settings(folder), device=device)
         self.device = pick_device(device)

@@ -102,15 +102,23 @@ def build_model(settings: Settings, splits: datasets.Splits) -> nn.Module:
     """The untrained model of these settings."""
     extras = {"vectors": splits.extras["vectors"]} if "vectors" in splits.extras else {}
     takes = {option.name for option in models.describe(settings.model).options}
-    return models.build(
-        settings.model,
-        classes=splits.info.n_classes,
-        input_shape=tuple(splits.train[0].shape[1:]),
-        activation=settings.activation,
-        seed=settings.seed,
-        **{name: value for name, value in extras.items() if name in takes},
-        **settings.model_options,
-    )
+    try:
+        return models.build(
+            settings.model,
+            classes=splits.info.n_classes,
+            input_shape=tuple(splits.train[0].shape[1:]),
+            activation=settings.activation,
+            seed=settings.seed,
+            **{name: value for name, value in extras.items() if name in takes},
+            **settings.model_options,
+        )
+    except OptionError as error:
+        if error.option != "input_shape":
+            raise
+        shape = tuple(splits.train[0].shape[1:])
+        raise OptionError(
+            "model", settings.model, f"records have shape {shape}: {error.hint}"
+        ) from None
 
 
 def run_options(settings: Settings, n: int) -> dict[str, Any]:

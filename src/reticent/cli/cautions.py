@@ -7,6 +7,7 @@ from reticent.training import Training
 
 # A nominal number this many times the real one, or less than it by as much, is a slip.
 FAR_OFF = 2.0
+MOST_MEANT = 20.0
 
 
 def cautions(training: Training) -> list[str]:
@@ -15,8 +16,17 @@ def cautions(training: Training) -> list[str]:
     That a nominal number of records is far off says something about the real one.
     """
     run, budget = training.run, training.budget
-    found = [] if budget is None else [delta_note(budget.delta, run.n)]
+    found = [] if budget is None else [delta_note(budget.delta, run.n), _large(budget.epsilon)]
     return [*(note for note in found if note is not None), *_far_off(run.n, run.records.n)]
+
+
+def _large(epsilon: float) -> str | None:
+    if epsilon <= MOST_MEANT:
+        return None
+    return (
+        f"--epsilon = {epsilon:g} promises next to nothing: odds may change by a factor of "
+        f"e^{epsilon:g}"
+    )
 
 
 def _far_off(nominal: int, real: int) -> list[str]:

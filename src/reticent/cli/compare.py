@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from reticent.cli import own_data
 from reticent.cli import setting_flags as flag
-from reticent.cli.output import AsJson, errors, print_json, screen
+from reticent.cli.output import AsJson, errors, print_json, said, screen
 from reticent.cli.settings import assignments
 from reticent.errors import OptionError, whole
 from reticent.files import check_folder
@@ -199,17 +199,17 @@ def _run(
     as_json: bool,
 ) -> None:
     from reticent.cli.comparing import View, table, watched
-    from reticent.comparison.plans import check
-    from reticent.comparison.running import run_comparison, to_do
+    from reticent.comparison.running import run_comparison
 
-    left, cells = to_do(comparison, folder)
-    with nullcontext() if as_json else screen.status("planning") as status:
-
-        def say(text: str) -> None:
-            if status is not None:
-                status.update(f"planning {escape(text)}")
-
-        check(comparison, cells, say)
+    try:
+        left = _planned(comparison, folder, as_json)
+    except KeyboardInterrupt as error:
+        said(
+            error,
+            "stopped while planning: nothing more was trained or charged; go on with: "
+            f"{shlex.join(words)}",
+        )
+        raise
     for text in comparison.warnings:
         errors.print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=True)
     if not as_json:
@@ -234,6 +234,24 @@ def _run(
         screen.print(table(done.found))
         _conclude(done.found, done.page)
     _complain(view.names, done.outcomes)
+
+
+def _planned(comparison: Comparison, folder: Path, as_json: bool) -> int:
+    """Find out whether all of it can be done; how many jobs there are to do."""
+    from reticent.comparison.plans import check
+    from reticent.comparison.running import to_do
+
+    left, cells = to_do(comparison, folder)
+    if not as_json and not screen.is_terminal:  # where no status is shown
+        screen.print(f"planning {len(cells)} settings")
+    with nullcontext() if as_json else screen.status("planning") as status:
+
+        def say(text: str) -> None:
+            if status is not None:
+                status.update(f"planning {escape(text)}")
+
+        check(comparison, cells, say)
+    return left
 
 
 def _announce(comparison: Comparison, jobs: int, folder: Path) -> None:

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from reticent import features, methods
+from reticent.cli.output import said
 from reticent.errors import AccountingError, BudgetError, OptionError, ReticentError
 
 # Names that are no flag anywhere, or not of every command: the flags that set what they mean.
@@ -132,7 +133,11 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """As the base class, with errors in the command's own words."""
         with _speaking(ctx):
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt as error:
+                said(error, f"stopped: {ctx.command_path} has not ended")
+                raise
 
 
 class Group(TyperGroup):

@@ -21,6 +21,13 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False))
 
 
+def said(stopped: KeyboardInterrupt, text: str) -> None:
+    """Tell whoever pressed Ctrl-C what to do, on one line that can be copied, and only once."""
+    if not getattr(stopped, "told", False):
+        errors.print(text, soft_wrap=True, markup=False, highlight=False)
+    stopped.told = True  # type: ignore[attr-defined]
+
+
 def warn(text: str) -> None:
     """What the user should know, beside the output: one line on standard error."""
     errors.print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=True)

@@ -14,6 +14,7 @@ from rich.table import Table
 from reticent import best, features, models
 from reticent.cli.output import AsJson, print_json, screen, warn
 from reticent.data import lookup
+from reticent.data.own import is_own
 from reticent.errors import OptionError, whole
 from reticent.known import Known, known
 from reticent.models.summary import parameter_counts
@@ -132,6 +133,10 @@ def _subject(
             return Subject(n, parameters=dimension)
         card = models.describe(model)
         return _with_model(Subject(n), model, card.input_shape, card.classes, {})
+    if is_own(data):
+        raise OptionError(
+            "data", data, "is no data set by name; for a file of your own give --n and --dimension"
+        )
     entry = lookup(data)
     stated: tuple[str, ...] = ("n",) if n is not None else ()
     size = entry.n_train if n is None else n

@@ -34,7 +34,7 @@ def predict(
     """
     from reticent.prediction import Predictor, counts
 
-    _check_out(out, data, overwrite)
+    _check_out(out, data, run, overwrite)
     with nullcontext() if as_json else screen.status("reading"):
         found = Predictor.load(run, device).predict(data)
     # about people, like the file it was made from
@@ -58,9 +58,13 @@ def predict(
     return screen.print(f"written: {out}", soft_wrap=True, markup=False)
 
 
-def _check_out(out: Path, data: Path, overwrite: bool) -> None:
+def _check_out(out: Path, data: Path, run: Path, overwrite: bool) -> None:
     if out.is_dir():
         raise OptionError("out", str(out), "is a folder; name a file")
+    if out.is_symlink() or (out.exists() and not out.is_file()):
+        raise OptionError("out", str(out), "is no plain file; name another")
+    if out.exists() and out.suffix != ".csv" and out.resolve().parent == run.resolve():
+        raise OptionError("out", str(out), "belongs to the run; name another")
     if out.exists() and data.exists() and out.samefile(data):
         raise OptionError("out", str(out), "is the file of new records itself; name another")
     if out.exists() and not overwrite:

@@ -182,6 +182,10 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
 
 def _best(data: str, epsilon: float, stated: dict[str, Any]) -> dict[str, Any]:
     """The best recipe; what makes it one may not be replaced, everything else may."""
+    if is_own(data):
+        raise OptionError(
+            "recipe", "best", f"is for {', '.join(best_names())}; leave it out for a file of yours"
+        )
     n = stated.get("n") or (describe_data(data).n_train if data in best_names() else 0)
     recipe = {"method": "dpsgd", **best_recipe(data, epsilon, n)}
     for name in ("features", "model", "method"):

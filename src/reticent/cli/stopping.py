@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reticent.cli.output import errors
+from reticent.cli.output import said
 from reticent.cli.preparing import STATISTICS_FILE
 from reticent.cli.settings import Settings, save_settings
 from reticent.cli.unfinished import resume_command
@@ -90,7 +90,6 @@ def telling_what_was_stopped(sitting: Sitting) -> Iterator[None]:
     """Say on Ctrl-C or SIGTERM what has happened and what to do; the interrupt goes on."""
     try:
         yield
-    except KeyboardInterrupt:
-        # on one line and quoted: it is there to be copied
-        errors.print(sitting.said(), soft_wrap=True, markup=False, highlight=False)
+    except KeyboardInterrupt as error:
+        said(error, sitting.said())
         raise

@@ -106,7 +106,7 @@ class DPAGD(DPSGD):
         single("objective_bound", self.objective_bound)
         if self.choice_epsilon is not None:
             SampledPure(1.0, self.choice_epsilon)  # checked there
-        single("gamma", self.gamma)
+        between("gamma", self.gamma, 1e-6, 1e6)
         whole("candidates", self.candidates)
         single("longest", self.longest)
         if self.sizes is not None:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 SHARE_OF_N = 0.02
 # An adapted clipping bound stays above this part of the first one.
 LEAST_CLIP = 0.01
+# Sums of norms, and their squares, stay within single precision.
+CLIPS = (1e-9, 1e17)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class DPIS(Method):
         for option in ("clip", "outer"):
             given = getattr(self, option)
             if given is not None:
-                clip_bound(option, given)
+                between(option, clip_bound(option, given), *CLIPS)
         for option in ("noise", "sum_noise"):
             given = getattr(self, option)
             if given is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from reticent.errors import OptionError, TrialsExhaustedError, finite, positive, single, whole
+from reticent.errors import OptionError, TrialsExhaustedError, between, finite, single, whole
 from reticent.methods.base import Price
 from reticent.methods.dpsgd import DPSGD
 from reticent.privacy import (
@@ -21,6 +21,7 @@ from reticent.privacy import (
     noise_for,
     trials_for,
 )
+from reticent.privacy.selective import VALID_NOISE
 
 if TYPE_CHECKING:
     from reticent.training.run import RecordSum, Run
@@ -96,7 +97,7 @@ class DPSUR(DPSGD):
     def __post_init__(self) -> None:
         super().__post_init__()
         whole("valid_batch", self.valid_batch)
-        positive("valid_noise", self.valid_noise)
+        between("valid_noise", self.valid_noise, *VALID_NOISE)
         single("bound", self.bound)
         finite("beta", self.beta)
         if self.trials is not None:

@@ -18,6 +18,10 @@ from reticent.errors import BudgetError
 from reticent.privacy import SampledGaussian
 from reticent.privacy.calibration import LEAST_MULTIPLIER, MOST_MULTIPLIER
 
+# Down to this multiplier the end of drawn noise costs nothing that counts (`Charge.cut`); charges
+# that follow releases have no δ to spare for more.
+NOT_CUT = 0.4
+
 # Probabilities are products of rounded numbers: charged a little more than they come to.
 ROUNDING = 1 + 1e-9
 
@@ -59,10 +63,11 @@ def noise_within(room: float, order: float, plan: Sequence[Iterations]) -> float
             "what is left of the budget affords no further iteration; allow a larger epsilon, "
             "fewer steps, or more noise on the sums (sum_noise)"
         )
-    if cost(LEAST_MULTIPLIER) <= room:
-        return LEAST_MULTIPLIER
+    least = max(NOT_CUT / i.charge(1.0).multiplier for i in plan)
+    if cost(least) <= room:
+        return least
     found = brentq(excess, math.log(LEAST_MULTIPLIER), math.log(MOST_MULTIPLIER), xtol=1e-6)
     noise = math.exp(found)
     while cost(noise) > room:
         noise *= 1 + 1e-6
-    return noise
+    return max(noise, least)

@@ -9,6 +9,7 @@ from reticent.errors import OptionError, positive
 
 ADJACENCY = "add-remove"
 MOST_EPSILON = 1e6  # e^ε left the floating-point numbers long before
+LEAST_EPSILON = 1e-9
 
 
 def delta_note(delta: float, n: int) -> str | None:
@@ -43,7 +44,11 @@ class Budget:
     adjacency: str = ADJACENCY
 
     def __post_init__(self) -> None:
-        if positive("epsilon", self.epsilon) > MOST_EPSILON:
+        if positive("epsilon", self.epsilon) < LEAST_EPSILON:
+            raise OptionError(
+                "epsilon", self.epsilon, f"must be at least {LEAST_EPSILON:g}; nothing is learned"
+            )
+        if self.epsilon > MOST_EPSILON:
             raise OptionError(
                 "epsilon",
                 self.epsilon,

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
+from scipy.special import ndtr
 
 from reticent.errors import AccountingError, OptionError, between, positive
 from reticent.privacy.sampled_moments import real_moments, whole_moments
@@ -28,6 +29,8 @@ _ROUNDING_SLACK = 1e-15
 _SERIES_SLACK = 2e-13
 # Squares of multipliers beyond these would leave the floating-point numbers, or come close.
 LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-9, 1e15
+# Standard deviations that drawn noise reaches (`reticent.coins`); a Gaussian has no end.
+REACH = 12.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ class Charge(ABC):
     @property
     def failure(self) -> float:
         """The probability that a release breaks its promise; accountants take it from δ."""
+        return 0.0
+
+    @property
+    def cut(self) -> float:
+        """How much more δ a release costs because drawn noise ends somewhere, at most."""
         return 0.0
 
     def covers(self, other: Charge) -> bool:
@@ -91,6 +99,19 @@ def _multiplier(option: str, value: float) -> float:
     return between(option, positive(option, value), LEAST_MULTIPLIER, MOST_MULTIPLIER)
 
 
+def beyond_reach(multiplier: float) -> float:
+    """The probability that a record moves one number to where noise without it never comes.
+
+    At worst all of its sensitivity is in one coordinate, which it moves by 1/multiplier standard
+    deviations. Short of that, drawn noise has a Gaussian's density.
+
+    Example:
+        >>> beyond_reach(1.0) < 1e-27, 1e-8 < beyond_reach(0.15) < 1e-7
+        (True, True)
+    """
+    return float(ndtr(1 / multiplier - REACH))
+
+
 @dataclass(frozen=True)
 class SampledGaussian(Charge):
     """Each record takes part with probability `rate`; the sum gets noise `multiplier`·sensitivity.
@@ -105,6 +126,11 @@ class SampledGaussian(Charge):
     def __post_init__(self) -> None:
         between("rate", self.rate, 0, 1, open_low=True)
         _multiplier("multiplier", self.multiplier)
+
+    @property
+    def cut(self) -> float:
+        """As the base class says."""
+        return self.rate * beyond_reach(self.multiplier)
 
     def rdp(self, orders: Orders) -> np.ndarray:
         """As the base class says."""

@@ -11,7 +11,7 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from reticent.errors import OptionError, between, finite, positive, whole
-from reticent.privacy.charges import Charge, Orders
+from reticent.privacy.charges import Charge, Orders, beyond_reach
 from reticent.privacy.selective_pld import selective_pld
 from reticent.privacy.selective_rdp import selective_rdp
 from reticent.privacy.selective_tilts import passing
@@ -20,6 +20,8 @@ from reticent.privacy.selective_tilts import passing
 LEAST_PASSING = 1e-9
 # Where the accountants' arithmetic holds; nobody trains beyond.
 LEAST_RATE, MULTIPLIERS = 1e-12, (1e-3, 1e6)
+# With less noise the test's outcome would hang on the last bits of a difference of losses.
+VALID_NOISE = (1e-3, 1e15)
 
 # (order − 1) times the divergence is convex in the order, so chords between these bound the rest.
 _KNOTS = (
@@ -61,7 +63,7 @@ class SelectiveGaussian(Charge):
         positive("multiplier", self.multiplier)
         between("multiplier", self.multiplier, *MULTIPLIERS)
         between("valid_rate", self.valid_rate, LEAST_RATE, 1)
-        positive("valid_noise", self.valid_noise)
+        between("valid_noise", self.valid_noise, *VALID_NOISE)
         finite("beta", self.beta)
         if self.passing[0] < LEAST_PASSING:
             raise OptionError(
@@ -82,6 +84,11 @@ class SelectiveGaussian(Charge):
         """The probability that all trials of a release fail, at most."""
         low = self.passing[0]
         return math.exp(self.trials * math.log1p(-low)) if low < 1 else 0.0
+
+    @property
+    def cut(self) -> float:
+        """As the base class says; of every candidate until one passes."""
+        return min(self.rate * beyond_reach(self.multiplier) / self.passing[0], 1.0)
 
     def rdp(self, orders: Orders) -> np.ndarray:
         """As the base class says."""

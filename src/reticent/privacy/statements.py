@@ -26,6 +26,7 @@ EXACT, SELECTIVE_PLD, SELECTIVE_RDP = "selective-exact", "selective-pld", "selec
 ACCOUNTANTS = ("pld", "rdp", "filter", EXACT, SELECTIVE_PLD, SELECTIVE_RDP)
 _PLAIN = {SELECTIVE_PLD: "pld", SELECTIVE_RDP: "rdp"}
 _SELECTIVE = {plain: name for name, plain in _PLAIN.items()}
+NEXT_TO_NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,21 @@ def _stated(
     epsilon_at: Callable[[float], float],
     shares: tuple[float, ...] = (1e-9, 1e-6, 1e-3, 0.5),
 ) -> Statement:
-    return Statement(_after_failures(bill, delta, epsilon_at, shares), delta, accountant)
+    left = delta - lost_at_the_end(bill, delta, adaptive=accountant == "filter")
+    if left < delta and left <= 0:
+        return Statement(math.inf, delta, accountant)
+    return Statement(_after_failures(bill, left, epsilon_at, shares), delta, accountant)
+
+
+def lost_at_the_end(bill: Bill, delta: float, *, adaptive: bool) -> float:
+    """What the end of drawn noise takes from δ; nothing where it is less than a millionth.
+
+    Charges that follow releases may not decide how δ is shared: there it is all or nothing.
+    """
+    lost = sum(count * charge.cut for charge, count in bill)
+    if lost <= NEXT_TO_NOTHING * delta:
+        return 0.0
+    return delta if adaptive else min(lost, delta)
 
 
 def _after_failures(

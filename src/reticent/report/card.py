@@ -201,8 +201,12 @@ def _use(folder: RunFolder) -> list[str]:
         f'predictor.model(predictor.read("{new}").inputs)',
         "```",
         "",
-        "A prediction is computed from the model and the new record alone: it costs the training "
-        "records nothing.",
+        "A prediction is computed from the model and the new record alone: "
+        + (
+            "it costs the training records nothing."
+            if folder.run is not None and guarantee(folder.run).kind == "differential-privacy"
+            else "no ε bounds what it says of the training records, as none bounds the model."
+        ),
         "",
         "The weights alone, into a module of the same architecture:",
         "",

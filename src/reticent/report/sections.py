@@ -73,7 +73,9 @@ def _against(folder: RunFolder, books: BooksReport) -> list[str]:
     if folder.refuted:
         found.append("An audit of this run found something wrong with it: do not rely on this.")
     if folder.run.get("diverged"):
-        found.append(f"{_capital(in_words(folder.run['diverged']))}. The guarantee holds.")
+        stands = books.passed and not folder.refuted and folder.run["guarantee"] != "none"
+        holds = " The guarantee holds." if stands else ""
+        found.append(f"{_capital(in_words(folder.run['diverged']))}.{holds}")
     if SEEDED_NOTE in folder.run["ledger"].get("notes", ()):
         found.append(
             "Sampling and noise came from a stated seed: what follows holds only against those "

@@ -147,6 +147,7 @@ def save_to_disk(folder, table, features):
 NAMES = {"ill": {"names": ["well", "ill"], "_type": "ClassLabel"}}
 
 
+@pytest.mark.filterwarnings("ignore:most test records are")  # they are the first training records
 @pytest.mark.filterwarnings("error")
 def test_a_saved_data_set_states_its_classes(tmp_path):
     arrow = pytest.importorskip("pyarrow")

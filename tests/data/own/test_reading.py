@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from reticent.data.own import from_columns, from_file, is_own
 from reticent.data.own.labels import LEARNED
-from reticent.data.own.reading import BY_NUMBER, LEAST_RECORDS
+from reticent.data.own.reading import BY_NUMBER, FIELDS, LEAST_RECORDS
 from reticent.data.own.splitting import held_out
 from reticent.errors import DataError, OptionError
 
@@ -244,3 +246,18 @@ def test_truth_values_are_labels_as_json_or_python_writes_them(classes):
     with pytest.warns(UserWarning, match="learned from the records"):
         learned = from_columns(values, target="y", bounds="0..2")
     assert learned.info.classes == ("false", "true")
+
+
+@pytest.mark.parametrize(
+    ("columns", "noted"),
+    [("*:numeric:0..9", True), ("a:numeric:0..9", False), (["a:numeric:0..9", "*:ignore"], False)],
+)
+def test_fields_that_only_the_first_record_names_are_noted(tmp_path, columns, noted):
+    """A CSV file has a header; the fields of JSON lines are a record's."""
+    rows = [{"a": k % 10, "y": "no" if k % 3 else "yes"} for k in range(30)]
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    options = {"target": "y", "classes": "no,yes", "columns": columns}
+    assert (FIELDS.format(names="a") in from_file(path, **options).notes) == noted
+    (tmp_path / "x.csv").write_text("a,y\n" + "".join(f"{r['a']},{r['y']}\n" for r in rows))
+    assert FIELDS.format(names="a") not in from_file(tmp_path / "x.csv", **options).notes

@@ -49,6 +49,7 @@ def test_line_ends_and_byte_order_marks_of_other_systems(csv_file):
         ("a,b,a\n1,2,3\n", "two columns are called 'a'"),
         ("a,,c\n1,2,3\n", "column 2 of the header has no name"),
         ("1,2\n3,4\n", "the first line holds numbers, not names"),
+        ("54,1.71,f,yes\n31,1.8,m,no\n", "most of the first line are numbers, as in a record"),
         ("", "is empty"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "expected a CSV file, found a binary file"),
         ("a,b\n1,caf\u00e9\n".encode("latin1"), "line 2 is not UTF-8 (byte 0xe9)"),
@@ -91,3 +92,8 @@ def test_columns_in_memory_must_fit():
         table_of({"a": [1, 2], "b": [1]})
     with pytest.raises(DataError, match="one value a record"):
         table_of({"a": [[1, 2]]})
+
+
+def test_columns_may_be_called_by_numbers(csv_file):
+    assert list(read_delimited(csv_file("0,1,2,ill\n5,6,7,no\n")).columns) == ["0", "1", "2", "ill"]
+    assert "2019" in read_delimited(csv_file("2019,2020,ill\n5,6,no\n")).columns

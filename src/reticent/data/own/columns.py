@@ -153,6 +153,13 @@ def plan_columns(table: Table, stated: Sequence[str], bounds: Sequence[str]) -> 
     return tuple(planned)
 
 
+def by_star(table: Table, stated: Sequence[str], bounds: Sequence[str]) -> list[str]:
+    """The columns that only `*` speaks of."""
+    names = list(table.columns)
+    wanted, (limits, _) = _parse_columns(stated, names), _parse_bounds(bounds, names)
+    return [name for name in names if "*" in wanted and name not in wanted and name not in limits]
+
+
 def private_places(columns: Iterable[Column]) -> tuple[int, ...]:
     """Where in a record the numbers are that have no public scale."""
     found, start = [], 0

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from reticent.data.catalog import Entry
-from reticent.data.own.columns import LOG_REACH, Column, plan_columns, range_text
+from reticent.data.own.columns import LOG_REACH, Column, by_star, plan_columns, range_text
 from reticent.data.own.contents import Content, read_contents, table_content
 from reticent.data.own.encoding import encode
 from reticent.data.own.labels import LEARNED, check_two, class_numbers, learned_classes
@@ -31,6 +31,14 @@ LEAST_RECORDS = 10
 INFERRED = (
     "what the columns {names} hold was inferred from the records, and no ledger here charges for "
     "that; state it with --columns"
+)
+FIELDS = (
+    "that there are the columns {names} was taken from the first record, and no ledger here "
+    "charges for that; name them with --columns"
+)
+IN_TRAINING = (
+    "most test records are, number for number, training records too: if they are the same people, "
+    "nothing here is held out, and what is measured on them is not covered by ε"
 )
 BY_NUMBER = (
     "which records are held out follows from their numbers in the file and a public seed: ε is for "
@@ -79,12 +87,35 @@ def from_file(path: str | Path, **options: Any) -> OwnSplits:
                 reading.test,
                 "is the training file itself: what is said of held-out records is not private",
             )
-        other, its_test = read_contents(other_path, reading)
+        try:
+            other, its_test = read_contents(other_path, reading)
+        except OptionError as error:
+            raise OptionError(
+                "test", reading.test, f"cannot be read as the training records are: {error}"
+            ) from None
         test = its_test or other
     splits = _assembled(path.stem or "data", main, test, reading)
     for text in splits.warnings:
         warnings.warn(text, UserWarning, stacklevel=2)
     return splits
+
+
+def _mostly_in(some: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor]) -> bool:
+    """Whether more than half of the records, labels included, are among the others.
+
+    Where the others repeat themselves, that says nothing: few values make many twins.
+    """
+
+    def spelled(records: tuple[Tensor, Tensor]) -> list[bytes]:
+        return [
+            one.numpy().tobytes() + label.numpy().tobytes()
+            for one, label in zip(*records, strict=True)
+        ]
+
+    known = set(spelled(others))
+    if 2 * len(known) <= len(others[1]):
+        return False
+    return 2 * sum(one in known for one in spelled(some)) > len(some[1])
 
 
 def from_columns(values: Mapping[str, Any], /, *, target: str, **options: Any) -> OwnSplits:
@@ -125,6 +156,10 @@ def _assembled(name: str, main: Content, test: Content | None, reading: Reading)
     guessed = [column.name for column in plan.columns if column.inferred]
     if guessed:
         notes.append(INFERRED.format(names=listed(guessed)))
+    if main.table is not None and not main.table.named:
+        fields = by_star(main.table, reading.columns, reading.bounds)
+        if fields:
+            notes.append(FIELDS.format(names=listed(fields)))
     if test is None:
         share = TEST_SHARE if reading.test_share is None else reading.test_share
         apart = torch.from_numpy(held_out(count, share, reading.split_seed))
@@ -138,6 +173,8 @@ def _assembled(name: str, main: Content, test: Content | None, reading: Reading)
             )
         held = plan.inputs(test), class_numbers(test.labels, classes, test.where)
         _check_alike(test, held[0], inputs)
+        if _mostly_in(held, (inputs, labels)):
+            told.append(IN_TRAINING)
     recorded = Recorded(
         main.source, tuple(classes), tuple(inputs.shape[1:]), plan.columns, main.scale
     )

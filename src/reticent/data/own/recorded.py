@@ -27,7 +27,7 @@ from reticent.data.own.contents import ARRAYS, TABLES
 from reticent.data.own.encoding import encode
 from reticent.data.own.images import SUFFIXES, decode_images, new_images, read_images
 from reticent.data.own.options import listed
-from reticent.data.own.tables import Table, cell_text
+from reticent.data.own.tables import Table, cell_text, shown_names
 from reticent.errors import DataError, OptionError, one_of, whole
 
 SOURCES = {
@@ -154,7 +154,10 @@ class Recorded:
         if table is not None and not len(table):
             raise DataError(f"{path}: holds no records")
         if self.source == "table" and table is not None:
-            return self._of_table(table)
+            try:
+                return self._of_table(table)
+            except DataError as error:  # what a column is was settled in training
+                raise DataError(str(error).split(", or say --columns")[0]) from None
         if self.source == "images" and table is not None:
             return self._of_image_column(table)
         if self.source == "images" and (path.is_dir() or suffix in SUFFIXES):
@@ -174,8 +177,8 @@ class Recorded:
         if lacking:
             raise DataError(
                 f"{table.origin}: has no column {listed(lacking)}, which the model was trained "
-                f"with; it has {listed(list(table.columns))}. Where nothing is known, leave cells "
-                "empty"
+                f"with; its columns: {shown_names(table.columns)}. Where nothing is known, leave "
+                "cells empty"
             )
         remarks = [text for column in self.columns for text in _remarks(table, column)]
         idle = [name for name in table.columns if name not in used]

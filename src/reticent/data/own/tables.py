@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Table:
         unit: `line` or `record`.
         labels: class names that the file's own schema states, by column.
         typed: columns that the file's own schema says are numbers.
+        named: whether the names of the columns belong to the file; else the first record has them.
     """
 
     origin: str
@@ -45,6 +46,7 @@ class Table:
     unit: str = "record"
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     typed: frozenset[str] = frozenset()
+    named: bool = True
 
     def __len__(self) -> int:
         return len(self.places)
@@ -58,9 +60,27 @@ class Table:
         """The cells of a column, or an error that says which columns there are."""
         if name is None or name not in self.columns:
             raise OptionError(
-                option, name, f"must be a column of {self.origin}: {listed(list(self.columns))}"
+                option, name, f"must be a column of {self.origin}: {shown_names(self.columns)}"
             )
         return self.columns[name]
+
+
+def shown_names(columns: Iterable[str]) -> str:
+    """Names of columns for a message, unless they may be the cells of a record: no header.
+
+    >>> shown_names(["age", "ill"])
+    'age, ill'
+    >>> shown_names(["66", "m", "slept well", "no"])
+    'it has 4; is the first line a record? Put a header with the names of the columns above it'
+    """
+    names = list(columns)
+    numbers = sum(map(_is_number, names))
+    if not numbers or (numbers > 1 and _counted(names)):
+        return listed(names)
+    return (
+        f"it has {len(names)}; is the first line a record? Put a header with the names of the "
+        "columns above it"
+    )
 
 
 def cell_text(cell: Any) -> str:
@@ -138,7 +158,7 @@ def read_jsonl(path: Path) -> Table:
         for name, cells in columns.items():
             cells.append(record.get(name))
         places.append(number)
-    return Table(str(path), columns, places, "line")
+    return Table(str(path), columns, places, "line", named=False)
 
 
 def table_of(columns: Mapping[str, Any], origin: str = "columns") -> Table:
@@ -187,11 +207,35 @@ def _check_names(path: Path, names: list[str]) -> None:
         raise DataError(
             f"{path}: the first line holds numbers, not names of columns; put a header above it"
         )
+    if _looks_like_a_record(names):
+        raise DataError(
+            f"{path}: most of the first line are numbers, as in a record; put a header with the "
+            "names of the columns above it"
+        )
     if "" in names:
         raise DataError(f"{path}: column {names.index('') + 1} of the header has no name")
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise DataError(f"{path}: two columns are called {twice[0]!r}; rename one")
+        called = "alike" if any(map(_is_number, names)) else repr(twice[0])
+        raise DataError(
+            f"{path}: two columns are called {called}; rename one, or put a header above the "
+            "records if there is none"
+        )
+
+
+def _looks_like_a_record(names: list[str]) -> bool:
+    """Whether most names are numbers, and not those that one counts columns or years by.
+
+    >>> _looks_like_a_record(["54", "1.7", "f", "yes"]), _looks_like_a_record(["2019", "2020", "y"])
+    (True, False)
+    """
+    return 2 * sum(map(_is_number, names)) >= len(names) and not _counted(names)
+
+
+def _counted(names: list[str]) -> bool:
+    """Whether the numbers among the names go up by one."""
+    numbers = [float(name) for name in names if _is_number(name)]
+    return bool(numbers) and numbers == [numbers[0] + place for place in range(len(numbers))]
 
 
 def _is_number(text: str) -> bool:
