@@ -12,7 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_tensors
+from torch import nn
 
 from reticent.cli.preparing import STATISTICS_FILE
 
@@ -304,6 +307,12 @@ def test_the_card_of_a_model_says_how_to_use_it(
     exec("\n".join(code[:-2]), names)
     assert eval(code[-2], names) == told
     assert [("no", "yes")[k] for k in eval(code[-1], names).argmax(1).tolist()] == told
+    printed = card.partition("```text\n")[2].partition("\n```")[0]
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(5, 2))
+    assert printed == str(plain)
+    plain.load_state_dict(load_tensors("model.safetensors"))
+    inputs = torch.tensor([[-0.5, 0, 1, 0, 0], [0.5, 0, 0, 1, 0]])
+    assert [("no", "yes")[k] for k in plain(inputs).argmax(1).tolist()] == told
 
 
 def test_the_same_records_in_another_table_format(here: Path) -> None:

@@ -98,6 +98,8 @@ def test_the_page_says_what_run_json_says(folder):
     for note in run["ledger"]["notes"]:
         assert note in page.text
     assert f"{100 * run['metrics'][-1]['accuracy']:.2f} %" in page.text
+    each = [sum(row) for row in run["held_out"]["confusion"]]
+    assert f"the largest class alone {100 * max(each) / sum(each):.2f} %" in page.text
     for line in run["metrics"]:
         assert f"{line['accuracy']:.4f}" in page.text
         assert f"{line['loss']:.4f}" in page.text

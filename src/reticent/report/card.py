@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from reticent import models
 from reticent.data.catalog import Entry, lookup
 from reticent.errors import ReticentError
 from reticent.report.again import COMMAND, CONFIG_FILE, to_toml
@@ -169,9 +170,41 @@ def _fenced(text: str, language: str) -> list[str]:
     return [f"{fence}{language}", text, fence]
 
 
+def _printed(folder: RunFolder) -> str | None:
+    """The module as PyTorch prints it, where that follows from the settings and the records."""
+    from reticent.data.own.recorded import Recorded  # here: most cards are of other data
+
+    settings, known = folder.settings, data_set(folder)
+    if settings.get("features", "none") != "none":
+        return None
+    try:
+        if folder.predicts:
+            recorded = Recorded.from_json((folder.run or {})["config"]["records"])
+            shape, classes = recorded.shape, len(recorded.classes)
+        elif known is not None:
+            shape, classes = known.shape, known.n_classes
+        else:
+            return None
+        options = settings.get("model_options") or {}
+        activation = settings.get("activation")
+        return str(
+            models.build(
+                settings["model"],
+                classes=classes,
+                input_shape=shape,
+                activation=activation,
+                **options,
+            )
+        )
+    except (KeyError, TypeError, ValueError, ReticentError):  # the card is written all the same
+        return None
+
+
 def _use(folder: RunFolder) -> list[str]:
     """How to predict for new records; of a model of one's own data, with their preprocessing."""
+    printed = _printed(folder)
     weights = [
+        *([] if printed is None else [*_fenced(printed, "text"), ""]),
         "```python",
         "from safetensors.torch import load_file",
         "",

@@ -119,6 +119,11 @@ class HeldOut:
         """Of each class the share found, the recall; 0 where there are no records."""
         return [right / max(total, 1) for right, total in zip(self.right, self.totals, strict=True)]
 
+    @property
+    def largest(self) -> float | None:
+        """The accuracy of naming the most frequent class every time; None without records."""
+        return max(self.totals) / self.records if self.records else None
+
     def mistakes(self) -> list[tuple[str, str, int]]:
         """The most frequent mistakes: true class, predicted class, how often."""
         found = [

@@ -192,6 +192,7 @@ def results(folder: RunFolder) -> Markup:
     ]
     values = [
         ("held-out accuracy", _percent(_last(run, "accuracy"))),
+        ("the largest class alone", None if held is None else _percent(held.largest)),
         ("held-out loss", _plain(_last(run, "loss"))),
         ("held-out records", None if held is None else f"{held.records:,}"),
     ]
