@@ -59,6 +59,9 @@ def test_everything_at_once(runs, tmp_path):
     assert models == {path: path.stat().st_mtime_ns for path in (folder / "shadows").iterdir()}
     for text in ("ε ≤", "ε ≥", "nothing found", "likelihood-ratio", "checks passed"):
         assert text in shown
+    assert "earlier" not in shown
+    again = call("audit", folder, "--attacks", "none", "--canaries", 0, "--releases", 0)
+    assert "from an earlier audit of this run: conduct, replay, canaries, membership" in again
 
 
 def test_a_procedure_is_attacked_too(runs):

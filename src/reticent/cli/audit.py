@@ -136,7 +136,9 @@ def audit(
                 f"[bold yellow]warning:[/] the records were not compared: {escape(unknown)}",
                 soft_wrap=True,
             )
-    found = {**_before(run), **found}
+    before = _before(run)
+    earlier = [name for name in before if name not in found]
+    found = {**before, **found}
     wrong = _wrong(found)
     report = {
         "format": AUDIT_FORMAT,
@@ -153,6 +155,8 @@ def audit(
         print_json(report)
     else:
         _show(report, path)
+        if earlier:
+            screen.print(f"from an earlier audit of this run: {', '.join(earlier)}")
     write_atomically(path, to_json(report), mode=0o600)
     refresh_reports(run, private=True)
     if wrong:
