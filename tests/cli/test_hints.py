@@ -77,6 +77,14 @@ def test_test_records_that_were_trained_on_are_told() -> None:
     ended = runner.invoke(app, [str(word) for word in (*words, "--test", "other.csv")])
     assert ended.exit_code == 0
     assert "most test records" not in ended.stderr
+    for name, count in (("twins.csv", 40), ("more.csv", 12)):  # few values, many twins
+        lines = [f"{('Rome', 'Oslo')[k % 2]},{('no', 'yes')[k % 2]}" for k in range(count)]
+        Path(name).write_text("\n".join(["city,ill", *lines]))
+    words = ("train", "--data", "twins.csv", "--target", "ill", "--classes", "no,yes", *QUICK)
+    words += ("--columns", "city:category:Rome,Oslo", "--test", "more.csv")
+    ended = runner.invoke(app, [str(word) for word in words])
+    assert ended.exit_code == 0
+    assert "most test records" not in ended.stderr
 
 
 def test_the_flag_at_fault_is_named() -> None:

@@ -70,4 +70,4 @@ def noise_within(room: float, order: float, plan: Sequence[Iterations]) -> float
     noise = math.exp(found)
     while cost(noise) > room:
         noise *= 1 + 1e-6
-    return max(noise, least)
+    return noise
