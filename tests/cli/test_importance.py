@@ -63,7 +63,13 @@ def test_a_trajectory_alone_proves_nothing(tmp_path):
     assert told["guarantee"] == "none"
     assert told["filter_order"] == 9
     assert sum(e["count"] for e in told["entries"] if e["purpose"] == "training") == 100
+    assert told["spent_epsilon"] > 0
     assert "proves nothing by itself" in call(*words)
+    tiny = {**line, "noise": 0.02}  # where drawn noise ends, a record may be seen
+    path.write_text(json.dumps({**plan, "epochs": [tiny, {**tiny, "release": 59}]}))
+    assert json.loads(call(*words, "--json"))["spent_epsilon"] is None
+    assert "spent: ε = no bound" in call(*words)
+    path.write_text(json.dumps(plan))
     assert "batch" in refuse("account", "dpis", "--trajectory", path)
     path.write_text(json.dumps({**plan, "epochs": [{"release": 0}]}))
     assert "lacks what was released" in refuse(*words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from reticent.files import read_json
 from reticent.methods import DPIS, describe
 from reticent.privacy import Budget, Ledger
 from reticent.privacy.accountants import ORDERS, filter_epsilon, rdp_epsilon
+from reticent.privacy.statements import state
 
 K = Annotated[float, typer.Option("--k", help="Records are drawn k times as often as kept.")]
 SumNoise = Annotated[float | None, typer.Option(help="σ_K; by default 0.02 n.")]
@@ -68,7 +70,7 @@ def account(
     bill = tuple((charge, count) for price, count in stages for charge, _ in price)
     if order is None:
         order = min(ORDERS, key=lambda o: filter_epsilon(bill, delta, o))
-    spent = filter_epsilon(bill, delta, order)
+    spent = state(bill, delta, "filter", filter_order=order).epsilon
     proven = _proven(ledger, bill, delta)
     if as_json:
         return print_json(
@@ -76,7 +78,7 @@ def account(
                 "epsilon": proven,
                 "delta": delta,
                 "guarantee": "none" if proven is None else "differential-privacy",
-                "spent_epsilon": spent,
+                "spent_epsilon": spent if math.isfinite(spent) else None,
                 "filter_order": order,
                 "entries": [
                     {"charge": charge.to_json(), "count": count, "purpose": purpose}
