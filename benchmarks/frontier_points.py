@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,7 @@ TITLES = {
     "imdb": "IMDb",
 }
 BEST = "best recipe"
+_IN, _ALSO = " as in ", "; also in "
 UNKNOWN = "not examined here"
 NO_FLAW = "no flaw known to us"
 NOT_A_BOUND = "not a bound"
@@ -103,7 +104,21 @@ def ours(records: Iterable[dict[str, Any]], data: str) -> list[Point]:
     found = [record for record in records if record["what"] in makers]
     found.sort(key=lambda record: order.index(record["what"]))
     points = [point for record in found for point in makers[record["what"]](record, data)]
-    return sorted(points, key=lambda point: (point.what != BEST, point.what, point.epsilon))
+    return sorted(_once(points), key=lambda point: (point.what != BEST, point.what, point.epsilon))
+
+
+def _once(points: Iterable[Point]) -> list[Point]:
+    """The same runs once, where several tables print them."""
+    found: dict[tuple[Any, ...], Point] = {}
+    for point in points:
+        key = (point.accuracies, point.epsilon) if _IN in point.what else (point,)
+        if key in found:
+            first = found[key]
+            where = point.what.split(_IN)[1]
+            also = f", {where}" if _ALSO in first.what else f"{_ALSO}{where}"
+            point = replace(first, what=first.what + also)
+        found[key] = point
+    return list(found.values())
 
 
 def _point(what: str, runs: Sequence[dict[str, Any]], delta: float, source: str) -> Point:
@@ -204,7 +219,7 @@ def _reproduced(record: dict[str, Any], data: str) -> list[Point]:
         variant = "" if entry["variant"] == "sound" else f" ({entry['variant']})"
         points.append(
             Point(
-                f"{entry['row']}{variant} as in {record['table']}",
+                f"{entry['row']}{variant}{_IN}{record['table']}{_setting(record, entry)}",
                 tuple(numbers.values()),
                 entry["sound_epsilon"],
                 settings["delta"],
@@ -212,6 +227,15 @@ def _reproduced(record: dict[str, Any], data: str) -> list[Point]:
             )
         )
     return points
+
+
+def _setting(record: dict[str, Any], entry: dict[str, Any]) -> str:
+    """The column, where it is not an ε."""
+    axis, column = record["axis"], entry["column"]
+    if axis == "epsilon" or column is None:
+        return ""
+    value = column if isinstance(column, str) else f"{column:g}"
+    return f" with {value}" if axis is None else f" with {axis.split('.')[-1]} {value}"
 
 
 @cache

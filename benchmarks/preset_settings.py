@@ -27,9 +27,12 @@ from machine import describe_machine
 from reticent.cli.building import NEVER, budget_of, build_method, build_model, run_options
 from reticent.cli.preparing import prepare
 from reticent.cli.settings import Settings
+from reticent.privacy import Ledger
+from reticent.reproduction.running import OF_THE_DEVICE
 from reticent.reproduction.tables import Entry, load
 from reticent.training.held_out import HeldOut
 from reticent.training.many import train_many
+from reticent.training.planning import plan
 
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = {"mnist": 10_000, "fashion-mnist": 10_000, "cifar10": 10_000, "imdb": 5_000}
@@ -37,13 +40,21 @@ SEEDS = 2
 RATES = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02)
 SIGN = ("sign-sgd", "sign-adam")
 DPAGD = {"candidates": 5, "gamma": 0.001}
-CIFAR_BATCHES = ((1024, 1.0), (2048, 1.0), (2048, 2.0), (4096, 2.0), (4096, 4.0), (8192, 4.0))
+DPAGD_STEPS = (
+    {"normalise": True, "longest": 1.0},
+    {"normalise": False, "longest": 20.0},
+    {"normalise": False, "longest": 40.0},
+)
+CIFAR_NETWORK = (  # batch, learning rate, epochs
+    *((1024, 0.25, 30.0), (2048, 0.25, 30.0), (2048, 0.5, 30.0)),
+    *((8192, 1.0, 60.0), (8192, 2.0, 60.0), (8192, 4.0, 100.0)),
+)
 SEARCHED: dict[str, tuple[float | None, ...]] = {  # tables, and which columns
     "bottleneck/table3": (0.5, 1.0, 2.0),
     "bottleneck/table4": (0.5, 1.0, 2.0),
     "bottleneck/table5": (0.5, 1.0, 2.0),
     "dpsur/table2": (2, None),
-    "dpis/table3": (1, None),
+    "dpis/table3": (1, 2, 3, 4, None),
 }
 
 Candidate = dict[str, Any]
@@ -54,17 +65,29 @@ def candidates(settings: Settings) -> list[Candidate]:
     if settings.method in SIGN:
         return [{"lr": rate} for rate in RATES]
     if settings.method == "dpagd":
-        # cheap choices: most of the budget is for gradients
+        # cheap choices: most of the budget is for gradients; a direction that is not of length 1 is
+        # a mean of clipped gradients, as long as the clipping bound at most
         return [
-            {"method_options": {**DPAGD, "longest": longest, "choice_epsilon": epsilon}}
-            for longest in (0.5, 1.0, 2.0)
-            for epsilon in (0.03, 0.1, 0.3)
+            {
+                "activation": activation,
+                "method_options": {**DPAGD, **steps, "choice_epsilon": epsilon},
+            }
+            for activation in ("relu", "tanh")
+            for steps in DPAGD_STEPS
+            for epsilon in (0.03, 0.1)
         ]
-    own_network = settings.model == "cifar-cnn" and settings.activation == "tempered-sigmoid"
-    if settings.method == "dpsgd" and settings.noise is None and own_network:
-        return [{"batch": batch, "lr": rate} for batch, rate in CIFAR_BATCHES]
-    if settings.method == "sgd" and settings.data == "cifar10":
+    if settings.data != "cifar10":
+        return []
+    if settings.method == "sgd":
         return [{"lr": rate} for rate in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)]
+    if settings.method == "dpsgd" and settings.noise is None:
+        if settings.features == "scattering":
+            return [{"epochs": epochs} for epochs in (30.0, 60.0, 100.0, 160.0)]
+        if settings.activation == "tempered-sigmoid" and settings.epsilon in (1, 4):
+            return [
+                {"batch": batch, "lr": rate, "epochs": epochs}
+                for batch, rate, epochs in CIFAR_NETWORK
+            ]
     return []
 
 
@@ -84,17 +107,41 @@ def changed(settings: Settings, candidate: Candidate) -> Settings:
     return replace(settings, **{**candidate, "method_options": options})
 
 
+def affordable(settings: Settings, n: int) -> bool:
+    """Whether the budget affords the planned releases with any noise."""
+    budget = budget_of(settings)
+    if budget is None:
+        return True
+    try:
+        plan(build_method(settings), budget, n, settings.steps, settings.epochs, Ledger(budget))
+    except rt.BudgetError:
+        return False
+    return True
+
+
 def accuracies(
     settings: Settings, tried: Sequence[Candidate], held_out: int, device: str, seeds: int = SEEDS
 ) -> list[list[float]]:
-    """Of every candidate with every seed, in percent of the training split's last records."""
+    """Of every candidate with every seed, in percent of the training split's last records.
+
+    None where the budget does not afford a candidate.
+    """
     settings = replace(settings, device=device)
     budget = budget_of(settings)
     with tempfile.TemporaryDirectory() as scratch:
         prepared = prepare(settings, budget, None, Path(scratch), resume=False, overwrite=True)
     inputs, labels = prepared.splits.train
     cut = len(labels) - held_out
-    own = [replace(changed(settings, one), seed=seed) for one in tried for seed in range(seeds)]
+    each_candidate = [changed(settings, one) for one in tried]
+    can = [affordable(one, cut) for one in each_candidate]
+    own = [
+        replace(one, seed=seed)
+        for one, fits in zip(each_candidate, can, strict=True)
+        if fits
+        for seed in range(seeds)
+    ]
+    if not own:
+        return [[] for _ in tried]
     options = [run_options(one, cut) for one in own]
     names = ("optimizer", "steps", "epochs", "scheduler", "average")
     each: dict[str, Any] = {name: [one[name] for one in options] for name in names}
@@ -110,13 +157,13 @@ def accuracies(
         **each,
     )
     held = HeldOut(last, device=device)
-    found = [100 * float(held(result.model)["accuracy"]) for result in results]
-    return [[round(a, 3) for a in found[k : k + seeds]] for k in range(0, len(found), seeds)]
+    found = iter([round(100 * float(held(result.model)["accuracy"]), 3) for result in results])
+    return [[next(found) for _ in range(seeds)] if fits else [] for fits in can]
 
 
 def best(tried: Sequence[Candidate], found: Sequence[Sequence[float]]) -> Candidate:
-    """The candidate with the largest mean; the first of several."""
-    return tried[max(range(len(tried)), key=lambda k: sum(found[k]) / len(found[k]))]
+    """The candidate with the largest mean; the first of several. One not afforded never is."""
+    return tried[max(range(len(tried)), key=lambda k: sum(found[k]) / max(len(found[k]), 1))]
 
 
 def measured(entry: Entry, tried: Sequence[Candidate], device: str) -> tuple[Any, float]:
@@ -124,6 +171,12 @@ def measured(entry: Entry, tried: Sequence[Candidate], device: str) -> tuple[Any
     begun = time.perf_counter()
     found = accuracies(entry.settings, tried, HELD_OUT[entry.data], device)
     return found, time.perf_counter() - begun
+
+
+def take_share(share: float) -> None:
+    """Called in every worker: else each would take the memory that it finds free."""
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(share)
 
 
 class Search:
@@ -179,7 +232,10 @@ def main() -> None:
     path = options.out / "preset-settings.json"
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.workers, mp_context=spawn) as pool:
+    share = OF_THE_DEVICE / options.workers
+    with ProcessPoolExecutor(
+        options.workers, mp_context=spawn, initializer=take_share, initargs=(share,)
+    ) as pool:
         jobs = {
             pool.submit(measured, entry, [one.tried[k] for k in part], options.device): (one, part)
             for name, entry in searched(options.tables)

@@ -8,6 +8,7 @@ each table `reproduce-PAPER-TABLE.json`, a compact record that is brought up to 
 ends. Jobs go row by row, so that a cut-off leaves whole rows. The same command goes on; so does
 one in an empty folder on another machine, from the records in `--known` (by default
 `benchmarks/results`), whose runs are taken over where their settings are still the table's.
+`benchmarks/merge.py` joins what several folders hold.
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ class Keeper:
         self._seeds, self._outcomes = set(range(seeds)), dict[str, Outcome]()
         self.written = 0.0
 
-    def take_over(self, folders: Iterable[Path]) -> int:
+    def take_over(self, folders: Iterable[Path], *, failed: bool = True) -> int:
         """Put the runs of earlier records among the finished jobs; how many there were."""
         count = 0
         for one in self._asked:
@@ -234,7 +235,7 @@ class Keeper:
                     if outcome.state == "done":
                         self._kept.write(job, outcome)
                         count += 1
-                    else:  # it is tried again where it is asked for
+                    elif failed:  # it is tried again where it is asked for
                         self._outcomes[job.key] = outcome
         self._seeds |= self._kept.seeds()
         return count

@@ -85,3 +85,22 @@ def test_a_rate_that_moves_nothing_loses(search):
     tried = [{"lr": 1e-7}, {"lr": 0.01}]
     found = search.accuracies(settings, tried, 300, "cpu", seeds=1)
     assert search.best(tried, found) == {"lr": 0.01}
+
+
+def test_a_candidate_that_the_budget_does_not_afford_is_not_trained(search, monkeypatch):
+    trained = []
+
+    def train_many(models, data, **options):
+        trained.extend(options["method"])
+        return [type("Result", (), {"model": model}) for model in models]
+
+    monkeypatch.setattr(search, "train_many", train_many)
+    settings = resolve(
+        None, {"data": "digits", "method": "dpagd", "epsilon": 1.0, "epochs": 20.0, "lr": 1.0}
+    )
+    tried = [{"method_options": {"choice_epsilon": epsilon}} for epsilon in (0.01, 50.0)]
+    found = search.accuracies(settings, tried, 300, "cpu", seeds=2)
+    assert [len(one) for one in found] == [2, 0]
+    assert [method.choice_epsilon for method in trained] == [0.01, 0.01]
+    assert search.best(tried, [[0.0, 0.0], []]) == tried[0]
+    assert search.accuracies(settings, tried[1:], 300, "cpu", seeds=2) == [[]]

@@ -341,3 +341,46 @@ def test_reproduced_runs_are_on_the_frontier(bench, monkeypatch):
     (point,) = points.ours([record], "fashion-mnist")  # the other has no ε
     assert (point.what, point.mean, point.delta) == ("DPSGD-HF as in dpsur/table2", 86.1, 1e-5)
     assert not points.ours([record], "mnist")
+
+
+def test_runs_that_several_tables_print_are_on_the_frontier_once(bench):
+    points = importlib.import_module("frontier_points")
+    found = []
+    for name, wanted in (("dpis/table3", ("DPIS", 1)), ("dpis/table6", ("DPIS", 5.0))):
+        table = load(name)
+        values = {(wanted[0], "sound", wanted[1]): 86.0}
+        found.append(json.loads(json.dumps(bench.compact(table, made_up(table, values), [0, 1]))))
+    (point,) = points.ours(found, "fashion-mnist")
+    assert point.what == "DPIS as in dpis/table3; also in dpis/table6 with k 5"
+    (other,) = points.ours(found[1:], "fashion-mnist")
+    assert other.what == "DPIS as in dpis/table6 with k 5"
+    found[1]["entries"][0]["measures"]["accuracy"]["seeds"]["1"] += 0.5
+    assert len(points.ours(found, "fashion-mnist")) == 2
+
+
+def test_records_of_several_folders_are_joined(bench, tmp_path):
+    merge = importlib.import_module("merge").merge
+    table = load("dpsur/table2")
+    name = bench.file_name(table, {})
+    where = ("DPSGD-HF", "sound", 1)
+    for folder, values, seed in (
+        ("one", {where: 86.0, ("DPSGD-HF", "sound", 2): 88.0}, 0),
+        ("two", {where: 87.0}, 1),
+        ("kept", {("DPSGD-TS", "sound", 3): 80.0}, 0),
+    ):
+        record = bench.compact(table, made_up(table, values), [seed])
+        record["entries"][0]["failed"] = {"7": "out of memory"}
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(json.dumps(record))
+    changed = json.loads((tmp_path / "two" / name).read_text())
+    changed["entries"][0]["settings"]["lr"] = 123.0  # no longer the table's
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / name).write_text(json.dumps(changed))
+    folders = [tmp_path / folder for folder in ("one", "two", "three")]
+    assert merge(folders, tmp_path / "kept") == [name]
+    joined = json.loads((tmp_path / "kept" / name).read_text())
+    found = {(one["row"], one["column"]): one for one in joined["entries"]}
+    assert set(found) == {("DPSGD-HF", 1), ("DPSGD-HF", 2), ("DPSGD-TS", 3)}
+    seeds = found["DPSGD-HF", 1]["measures"]["accuracy"]["seeds"]
+    assert set(seeds) == {"0", "1"}
+    assert not any(one["failed"] for one in joined["entries"])
