@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from reticent.best import WITH
+
 RESULTS = Path(__file__).parent / "results"
 FILE = Path(__file__).parent.parent / "src" / "reticent" / "best.toml"
 FEATURES = {"imdb": "word-clusters"}
@@ -17,8 +19,9 @@ FEATURES = {"imdb": "word-clusters"}
 
 def common(search: dict[str, Any]) -> dict[str, Any]:
     """What the recipe has at every ε."""
+    data, _, encoder = search["data"].partition(WITH)
     return {
-        "features": FEATURES.get(search["data"], "random-images"),
+        "features": encoder or FEATURES.get(data, "random-images"),
         "feature_options": search["options"],
         "model": "linear-head",
         "model_options": {"bias": False, "zero": True},
@@ -50,9 +53,10 @@ def text(results: Path = RESULTS) -> str:
     ]
     for path in sorted(results.glob("search-*.json")):
         search = json.loads(path.read_text())
-        lines += ["", f"[{search['data']}]"]
+        name = search["data"] if WITH not in search["data"] else f'"{search["data"]}"'
+        lines += ["", f"[{name}]"]
         lines += [f"{key} = {_value(value)}" for key, value in common(search).items()]
-        lines += ["", f"[{search['data']}.at]"]
+        lines += ["", f"[{name}.at]"]
         lines += [f'"{row["epsilon"]:g}" = {_value(chosen(row))}' for row in search["chosen"]]
     return "\n".join(lines) + "\n"
 

@@ -21,6 +21,7 @@ import reticent as rt
 from machine import describe_machine
 from reticent import data as datasets
 from reticent import features
+from reticent.best import WITH
 from reticent.cli.building import budget_of, build_method, build_model, run_options
 from reticent.cli.settings import Settings
 from reticent.training import evaluate
@@ -58,13 +59,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--root")
     parser.add_argument("--data-note", help="What a reader must know about this copy of the data.")
+    parser.add_argument("--encoder", help="What $RETICENT_ENCODER holds, for the record.")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--searches", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     for name in options.data:
         search = json.loads((options.searches / f"search-{name}.json").read_text())
-        splits = datasets.load(name, root=options.root)
+        data = name.split(WITH)[0]
+        splits = datasets.load(data, root=options.root)
         begun = time.perf_counter()
         made = features.apply(
             splits,
@@ -84,7 +87,7 @@ def main() -> None:
             chosen = {**best.common(search), "batch": len(made.train[0]), **best.chosen(row)}
             runs = [
                 one(
-                    Settings(data=name, epsilon=row["epsilon"], seed=seed, **chosen),
+                    Settings(data=data, epsilon=row["epsilon"], seed=seed, **chosen),
                     made,
                     options.device,
                 )
@@ -103,6 +106,7 @@ def main() -> None:
             "search_seconds": search["seconds"],
             "entries": entries,
             **({"data_note": options.data_note} if options.data_note else {}),
+            **({"encoder": options.encoder} if WITH in name else {}),
             "machine": describe_machine(),
         }
         path = options.out / f"frontier-{name}.json"

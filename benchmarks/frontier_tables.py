@@ -24,6 +24,7 @@ from frontier_points import (
     told,
     up,
 )
+from reticent.best import WITH
 
 Records = Sequence[dict[str, Any]]
 Machine = Callable[[dict[str, Any]], str]
@@ -73,6 +74,7 @@ def _section(records: Records, data: str, record: dict[str, Any], machine: Machi
         "",
         *_figure(f"frontier-{data}.svg", f"Accuracy against ε on {TITLES[data]}"),
         *_best([point for point in points if point.what == BEST], data, record, machine),
+        *_encoded(records, data, machine),
         *(_others(others) if others else []),
         *_published(data),
         *_search(records, data, machine),
@@ -113,6 +115,46 @@ def _best(
             f" --data {data} --recipe best --epsilon {point.asked:g}` |"
         )
     return [*lines, ""]
+
+
+def _encoded(records: Records, data: str, machine: Machine) -> list[str]:
+    """The same with an encoder that the user brings, which others' texts taught."""
+    lines: list[str] = []
+    for record in records:
+        if record["what"] != "frontier" or not record["data"].startswith(f"{data}{WITH}"):
+            continue
+        features = record["data"].partition(WITH)[2]
+        search = next(
+            one for one in records if one["what"] == "search" and one["data"] == record["data"]
+        )
+        tried = "; ".join(told(one["options"]) for one in search["candidates"])
+        lines += [
+            f"### With a public encoder: {record['encoder']}",
+            "",
+            "Listed apart, for the encoder was trained on texts that people wrote; its published"
+            f" list names none of these. {record['searched']:,} settings were compared on the same"
+            f" held-out records, with {tried}; chosen: {told(search['options'])}. Encoding takes"
+            f" {record['features_seconds']:,.0f} s ({machine(record)}).",
+            "",
+            "| ε (bound) | δ | test accuracy | seeds | command |",
+            "|---|---|---|---|---|",
+        ]
+        for entry in record["entries"]:
+            runs = entry["runs"]
+            point = Point(
+                features,
+                tuple(run["accuracy"] for run in runs),
+                max(run["epsilon"] for run in runs),
+                record["delta"],
+                "",
+            )
+            lines.append(
+                f"| {up(point.epsilon)} | {point.delta:g} | {_accuracy(point)} | {len(runs)} |"
+                f" `reticent train --data {data} --recipe best --features {features}"
+                f" --feature encoder=FOLDER --epsilon {entry['epsilon']:g}` |"
+            )
+        lines.append("")
+    return lines
 
 
 def _others(points: Sequence[Point]) -> list[str]:

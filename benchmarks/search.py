@@ -23,6 +23,9 @@ from torch.nn import functional as F
 
 from machine import describe_machine
 from reticent import data as datasets
+from reticent.best import WITH
+from reticent.features.applying import extras_of
+from reticent.features.catalog import build
 from reticent.features.random_images import RandomImages
 from reticent.features.whitening import public_images, whitening
 from reticent.features.word_clusters import WordClusters
@@ -30,6 +33,7 @@ from reticent.privacy import Budget, SampledGaussian, noise_for
 
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = {"mnist": 10_000, "fashion-mnist": 10_000, "cifar10": 10_000, "imdb": 5_000}
+ENCODED = f"imdb{WITH}sentence-encoder"  # with the encoder of $RETICENT_ENCODER
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
 DELTA = 1e-5
 MOMENTUM = 0.9
@@ -41,6 +45,8 @@ CLIPS = (0.1, 0.3)
 
 def candidates(name: str) -> list[dict[str, Any]]:
     """Feature options to try."""
+    if name == ENCODED:
+        return [{"clusters": 4000, "weight": w} for w in (0.35, 0.5)]
     if name == "imdb":
         return [{"clusters": c, "sharpness": s} for c in (4000, 8000) for s in (1.5, 2.5)]
     parts, processes = {
@@ -60,6 +66,10 @@ def candidates(name: str) -> list[dict[str, Any]]:
 def features_of(name: str, options: dict[str, Any], splits: Any, device: str) -> Tensor:
     """The training split's features; what candidates share is computed once."""
     inputs = splits.train[0]
+    if name == ENCODED:
+        made = build("sentence-encoder", tuple(inputs.shape[1:]), options, extras_of(splits))
+        made = made.to(device)
+        return torch.cat([made(some) for some in inputs.split(1000)])
     if name == "imdb":
         made = WordClusters(splits.extras["vectors"], **options).to(device)
         return torch.cat([made(some) for some in inputs.split(1000)])
@@ -144,16 +154,17 @@ def trials(
 
 def search(name: str, root: str | None, device: str) -> dict[str, Any]:
     """All candidates of one data set; the best features, and with them the best settings per ε."""
-    splits = datasets.load(name, root=root)
+    data = name.split(WITH)[0]
+    splits = datasets.load(data, root=root)
     labels = splits.train[1].to(device)
-    cut = len(labels) - HELD_OUT[name]
+    cut = len(labels) - HELD_OUT[data]
     found: list[dict[str, Any]] = []
     for options in candidates(name):
         begun = time.perf_counter()
         x = features_of(name, options, splits, device)
         train, held_out = (x[:cut], labels[:cut]), (x[cut:], labels[cut:])
         rows: list[dict[str, Any]] = []
-        for steps in STEPS.get(name, (100, 200, 400)):
+        for steps in STEPS.get(data, (100, 200, 400)):
             rows += trials(train, held_out, splits.info.n_classes, steps)
         best = _best(rows)
         found.append({"options": options, "best": best, "trials": len(rows), "rows": rows})
@@ -162,7 +173,7 @@ def search(name: str, root: str | None, device: str) -> dict[str, Any]:
     winner = max(found, key=_average)
     return {
         "data": name,
-        "held_out": HELD_OUT[name],
+        "held_out": HELD_OUT[data],
         "options": winner["options"],
         "chosen": winner["best"],
         "candidates": found,
@@ -183,7 +194,7 @@ def _best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", nargs="+", default=list(HELD_OUT), choices=list(HELD_OUT))
+    parser.add_argument("--data", nargs="+", default=list(HELD_OUT), choices=[*HELD_OUT, ENCODED])
     parser.add_argument("--root")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -44,7 +44,8 @@ SHELLS = ("", "bash", "sh", "console")
 WORDS = ("not run", "file", "setup", "check")
 GENERATED = ("frontier", "/frontier", "speed", "/speed")
 COMMAND = typer.main.get_command(app)  # once: it takes as long as many a command
-SLOW_TO_BUILD = ("random-images", "word-clusters")  # a minute of whitening, of clustering
+# a minute of whitening, of clustering; an encoder that is not here
+SLOW_TO_BUILD = ("random-images", "word-clusters", "sentence-encoder")
 
 
 @dataclass(frozen=True)

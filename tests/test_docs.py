@@ -18,7 +18,7 @@ import reticent
 from reticent import data, models
 from reticent.cli import app
 from reticent.cli.building import build_method
-from reticent.cli.settings import resolve
+from reticent.cli.settings import assignments, resolve
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -160,7 +160,9 @@ def test_the_commands_of_the_frontier_can_be_run():
         flags = {
             name.removeprefix("--"): value for name, value in zip(*[iter(words)] * 2, strict=True)
         }
-        settings = resolve(None, {**flags, "epsilon": float(flags["epsilon"])})
+        option = flags.pop("feature", None)
+        given = {"feature_options": assignments("feature", [option])} if option else {}
+        settings = resolve(None, {**flags, **given, "epsilon": float(flags["epsilon"])})
         assert build_method(settings).name == "dpsgd"
         assert settings.batch == data.lookup(settings.data).n_train
         assert models.describe(settings.model)

@@ -72,6 +72,24 @@ def test_the_best_recipe_is_what_was_recorded(data):
             assert getattr(settings, name) == value, name
 
 
+def test_an_encoder_that_users_bring_is_listed_apart():
+    record = recorded("frontier-imdb+sentence-encoder")
+    before, title, text = section("imdb").partition("### With a public encoder: all-MiniLM-L6-v2")
+    assert title
+    assert "--features sentence-encoder" not in before
+    for entry in record["entries"]:
+        found = [run["accuracy"] for run in entry["runs"]]
+        words = f"--feature encoder=FOLDER --epsilon {entry['epsilon']:g}`"
+        (row,) = [line for line in text.splitlines() if words in line]
+        assert f"{statistics.fmean(found):.2f}" in row
+        assert max(run["epsilon"] for run in entry["runs"]) <= entry["epsilon"]
+        stated = {"data": "imdb", "recipe": "best", "features": "sentence-encoder"}
+        settings = resolve(None, {**stated, "epsilon": entry["epsilon"]}).to_json()
+        assert {name: settings[name] for name in entry["settings"]} == entry["settings"]
+    # no table of claims or of the README counts it
+    assert "sentence-encoder" not in README
+
+
 @pytest.mark.parametrize("data", DATA)
 def test_the_readme_has_the_means(data):
     part = README.partition("<!-- frontier -->")[2].partition("<!-- /frontier -->")[0]

@@ -187,12 +187,28 @@ def test_the_recipes_are_written_from_the_results() -> None:
     assert best.FILE.read_text() == best.text()
     for path in BENCHMARKS.glob("results/search-*.json"):
         found = json.loads(path.read_text())
-        n = data.lookup(found["data"]).n_train
+        name, _, features = found["data"].partition("+")
+        n = data.lookup(name).n_train
         for row in found["chosen"]:
-            recipe = best_recipe(found["data"], row["epsilon"], n)
+            recipe = best_recipe(name, row["epsilon"], n, features or None)
             assert recipe["lr"] * recipe["clip"] == pytest.approx(row["rate"], rel=1e-6)
             assert (recipe["steps"], recipe["batch"]) == (row["steps"], n)
             assert recipe["feature_options"] == found["options"]
+
+
+def test_features_that_a_user_brings_have_a_recipe_of_their_own() -> None:
+    own = best_recipe("imdb", 1.0, 25_000, "sentence-encoder")
+    assert own["features"] == "sentence-encoder"
+    assert best_recipe("imdb", 1.0, 25_000)["features"] == "word-clusters"
+    assert best_recipe("imdb", 1.0, 25_000, "scattering")["features"] == "word-clusters"
+    stated = {"data": "imdb", "recipe": "best", "features": "sentence-encoder"}
+    settings = resolve(None, {**stated, "feature_options": {"encoder": "here"}})
+    assert settings.feature_options == {**own["feature_options"], "encoder": "here"}
+    assert (settings.steps, settings.lr) == (own["steps"], own["lr"]) or settings.epsilon != 1
+    with pytest.raises(
+        OptionError, match="features = 'sentence-encoder': the best recipe for mnist"
+    ):
+        resolve(None, {**stated, "data": "mnist"})
 
 
 def test_a_recipe_is_for_the_largest_searched_epsilon_below() -> None:

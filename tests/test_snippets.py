@@ -13,6 +13,7 @@ import typer
 from reticent import PrivacyWarning
 from reticent.cli import app
 
+from .small_encoder import write_encoder
 from .snippets import ROOT, SnippetError, blocks, inline, run_page
 
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -20,8 +21,9 @@ PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder for each page, and no data but what comes with the package."""
+    """A folder for each page, no data but what comes with the package, and a small encoder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RETICENT_ENCODER", str(write_encoder(tmp_path / "encoder")))
     monkeypatch.setenv("RETICENT_DATA", str(tmp_path / "data"))
 
 

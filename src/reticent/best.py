@@ -21,17 +21,19 @@ else:
 
 RECIPES = ("start", "best")
 """`start`: where to begin with any method. `best`: the most accurate that is known."""
+WITH = "+"  # between a data set and features that have a recipe of their own
 
 
 def names() -> tuple[str, ...]:
     """The data sets that have a best recipe."""
-    return tuple(_recipes())
+    return tuple(name for name in _recipes() if WITH not in name)
 
 
-def best_recipe(data: str, epsilon: float, n: int) -> dict[str, Any]:
+def best_recipe(data: str, epsilon: float, n: int, features: str | None = None) -> dict[str, Any]:
     """Settings for `n` records of a data set at the largest searched ε that is not above this one.
 
-    Every release sees every record: the least noise for a number of releases.
+    Every release sees every record: the least noise for a number of releases. With `features` that
+    need something from the user, such as an encoder, there may be a recipe of their own.
 
     >>> recipe = best_recipe("cifar10", 1.5, 50_000)
     >>> recipe["features"], recipe["batch"]
@@ -40,7 +42,9 @@ def best_recipe(data: str, epsilon: float, n: int) -> dict[str, Any]:
     True
     """
     recipes = _recipes()
-    recipe = deepcopy(recipes[one_of("data", data, recipes)])
+    with_features = f"{data}{WITH}{features}"
+    name = with_features if with_features in recipes else one_of("data", data, names())
+    recipe = deepcopy(recipes[name])
     searched: dict[str, dict[str, Any]] = recipe.pop("at")
     chosen = max(
         (e for e in searched if float(e) <= epsilon), key=float, default=min(searched, key=float)

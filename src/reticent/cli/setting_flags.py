@@ -18,7 +18,7 @@ SplitSeed = Annotated[int | None, typer.Option(help="Own data: public seed of wh
 Classes = Annotated[str | None, typer.Option(help="Own data: the public labels, a,b,c or @FILE.")]
 Columns = Annotated[
     list[str] | None,
-    typer.Option(help="Own data: NAME:KIND[:OPTIONS]; numeric, category, text or ignore."),
+    typer.Option(help="Own data: NAME:KIND[:OPTIONS]; numeric, category, text, sentences, ignore."),
 ]
 Bounds = Annotated[
     list[str] | None, typer.Option(help="Own data: public NAME=LOW..HIGH by commas, or LOW..HIGH.")
@@ -53,6 +53,10 @@ StandardiseClip = Annotated[
     float | None, typer.Option(help="Public bound that a record's length is cut to for them.")
 ]
 Model = Annotated[str | None, typer.Option(help="Model; `reticent models list`.")]
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option("--model-option", help="NAME=VALUE: an option of `models show MODEL`."),
+]
 Activation = Annotated[str | None, typer.Option(help="relu, tanh or tempered-sigmoid[:s,T,o].")]
 Delta = Annotated[float | None, typer.Option(help="δ to keep within.")]
 Batch = Annotated[int | None, typer.Option(help="Expected records per release.")]

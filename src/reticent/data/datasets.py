@@ -46,7 +46,7 @@ class Splits:
     `train` and `test` are (inputs, labels): images are float32 in [0, 1] as [n, C, H, W], tables
     float32 as [n, columns], texts int64 tokens as [n, length]; labels are int64. `extras` holds
     what belongs to the data besides records, such as word `vectors`. `notes` says what a user
-    should know before quoting a result.
+    should know before quoting a result. `words` has the word of every token of a text.
     """
 
     train: tuple[Tensor, Tensor]
@@ -54,6 +54,7 @@ class Splits:
     info: Entry
     extras: dict[str, Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,12 @@ def load(name: str, *, root: str | Path | None = None, download: bool = False) -
         except OSError as error:  # a read-only folder is no reason not to train
             notes.append(f"the prepared form could not be kept in {home} ({error})")
     _check(entry, arrays, str(paths[0] if paths else home))
-    extras = _extras(entry, home, words, notes) if entry.vocabulary is not None else {}
     train, test = (_tensors(entry, arrays, split) for split in ("train", "test"))
-    return Splits(train, test, entry, extras, tuple(notes))
+    if entry.vocabulary is None:
+        return Splits(train, test, entry, {}, tuple(notes))
+    words = words or _found_words(entry, home)
+    extras = _extras(entry, home, words, notes)
+    return Splits(train, test, entry, extras, tuple(notes), tuple(words or ()))
 
 
 def locate(name: str, *, root: str | Path | None = None) -> Location:
@@ -301,14 +305,22 @@ def _vectors_file(entry: Entry, home: Path) -> Path | None:
 
 
 def _words(entry: Entry, home: Path) -> list[str]:
+    words = _found_words(entry, home)
+    if words is None:
+        raise DataError(
+            f"{vocabulary_path(entry, home)}: expected the vocabulary next to "
+            f"{prepared_path(entry, home).name}, found none; without it no vectors can be matched "
+            "to the tokens"
+        )
+    return words
+
+
+def _found_words(entry: Entry, home: Path) -> list[str] | None:
     name = vocabulary_path(entry, home).name
     for path in (home / name, home / entry.name / name):
         if path.is_file():
             return imdb.parse_vocabulary(read_file(path), entry.vocabulary or 0)
-    raise DataError(
-        f"{home / name}: expected the vocabulary next to {prepared_path(entry, home).name}, "
-        "found none; without it no vectors can be matched to the tokens"
-    )
+    return None
 
 
 def _extras(

@@ -13,6 +13,7 @@ from reticent.features.applying import apply, locate
 from reticent.features.catalog import FeatureCard, FeatureOption, describe, names
 from reticent.features.random_images import RandomImages
 from reticent.features.scattering import Scattering
+from reticent.features.sentence_encoder import SentenceEncoder
 from reticent.features.standardising import (
     ChannelStatistics,
     Reach,
@@ -29,6 +30,7 @@ __all__ = [
     "RandomImages",
     "Reach",
     "Scattering",
+    "SentenceEncoder",
     "WordClusters",
     "WordVectors",
     "apply",

@@ -18,7 +18,7 @@ from reticent.data.datasets import Splits
 from reticent.data.records import fingerprint
 from reticent.data.store import data_home
 from reticent.features import cache
-from reticent.features.catalog import build, describe
+from reticent.features.catalog import WORDS, build, describe
 
 Progress = Callable[[int, int], None]
 
@@ -61,17 +61,18 @@ def apply(
     notes = [_note(name, chosen, card.privacy)]
     paths = locate(splits, name, options, root=root) if keep else None
     features: list[Tensor] = []
+    extras = extras_of(splits)
     built: dict[tuple[int, ...], nn.Module] = {}  # one for both splits: some take minutes to learn
     for split, (inputs, _) in (("train", splits.train), ("test", splits.test)):
         one = tuple(inputs.shape[1:])
         if one not in built:
-            built[one] = build(name, one, chosen, splits.extras).to(device)
+            built[one] = build(name, one, chosen, extras).to(device)
         transform = built[one]
         shape = (len(inputs), *transform(inputs[:0].to(device)).shape[1:])
         found = None
         if paths is not None:
-            used = (splits.extras[extra] for extra in card.extras if extra in splits.extras)
-            made_of = fingerprint((inputs, *used))
+            used = (extras[extra] for extra in card.extras if extra in extras)
+            made_of = fingerprint((inputs, *(_as_tensor(extra) for extra in used)))
             try:
                 found = cache.read(paths[split], shape, made_of)
                 if found is None:
@@ -112,6 +113,17 @@ def locate(
         split: folder / f"{splits.info.stem}_{split}_{name}_{key}.npy"
         for split in ("train", "test")
     }
+
+
+def extras_of(splits: Splits) -> dict[str, Any]:
+    """What features may need besides records."""
+    return {**splits.extras, **({WORDS: splits.words} if splits.words else {})}
+
+
+def _as_tensor(extra: Tensor | tuple[str, ...]) -> Tensor:
+    if isinstance(extra, Tensor):
+        return extra
+    return torch.frombuffer(bytearray("\n".join(extra).encode()), dtype=torch.uint8)
 
 
 def _parts(

@@ -9,10 +9,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from reticent.errors import OptionError, one_of
+from reticent.encoders import encoder_digest
+from reticent.errors import OptionError, one_of, whole
 from reticent.features.image_network import weights_digest, weights_origin
 from reticent.features.random_images import RandomImages
 from reticent.features.scattering import Scattering
+from reticent.features.sentence_encoder import SentenceEncoder, WithClusters
 from reticent.features.standardising import Reach
 from reticent.features.whitening import PROCESSES
 from reticent.features.word_clusters import WordClusters
@@ -23,6 +25,9 @@ Builder = Callable[..., nn.Module]
 
 The module takes inputs of any number, none included, to float32 features, each input on its own.
 """
+
+WORDS = "words"
+"""Beside the tensors of `Splits.extras`: the word of every token."""
 
 ReachOf = Callable[[tuple[int, ...]], Reach]
 """From the shape of one input to the public range in which its features are expected."""
@@ -50,7 +55,7 @@ class FeatureCard:
         privacy: why they cost nothing.
         build: makes the transform.
         options: what can be chosen.
-        extras: which of `Splits.extras` the builder is given.
+        extras: which of `Splits.extras`, and `words`, the builder is given.
         reach: the public bounds that `standardise` is given where none are stated.
         version: raised when the same options come to mean other numbers; old files are then left.
         made_with: a fingerprint of files that the options name.
@@ -133,6 +138,23 @@ def _word_vectors(shape: tuple[int, ...], *, vectors: Tensor, pooling: str) -> n
 def _word_clusters(shape: tuple[int, ...], *, vectors: Tensor, **options: Any) -> nn.Module:
     _check_texts("word-clusters", shape)
     return WordClusters(vectors, **options)
+
+
+def _sentence_encoder(
+    shape: tuple[int, ...],
+    *,
+    words: tuple[str, ...],
+    vectors: Tensor,
+    encoder: str,
+    longest: int,
+    clusters: int,
+    weight: float,
+) -> nn.Module:
+    _check_texts("sentence-encoder", shape)
+    sentences = SentenceEncoder(encoder, words, longest=longest)
+    if whole("clusters", clusters, least=0) == 0:
+        return sentences
+    return WithClusters(sentences, WordClusters(vectors, clusters=clusters), weight)
 
 
 def _unit_reach(shape: tuple[int, ...]) -> Reach:
@@ -231,6 +253,29 @@ _CARDS = {
             extras=("vectors",),
             reach=_unit_reach,
         ),
+        FeatureCard(
+            name="sentence-encoder",
+            paper="Devlin et al. 2019; Reimers and Gurevych 2019",
+            summary="mean vectors by a frozen public encoder of BERT's kind that you bring",
+            inputs="texts, with their words and word vectors",
+            output="as wide as the encoder, 384 of all-MiniLM-L6-v2; and W + K with K clusters",
+            privacy=(
+                "a fixed map of each record on its own by an encoder that must not have been "
+                "trained on the records: nothing is charged"
+            ),
+            build=_sentence_encoder,
+            options=(
+                FeatureOption(
+                    "encoder", "", "folder with config.json, model.safetensors and its vocabulary"
+                ),
+                FeatureOption("longest", 256, "word pieces of a text that are read"),
+                FeatureOption("clusters", 0, "so many word-clusters beside it; 0 for none"),
+                FeatureOption("weight", 0.5, "length of the encoder's vector beside theirs of 1"),
+            ),
+            extras=(WORDS, "vectors"),
+            reach=_unit_reach,
+            made_with=lambda options: encoder_digest(options["encoder"]),
+        ),
     )
 }
 
@@ -249,7 +294,7 @@ def build(
     name: str,
     shape: tuple[int, ...],
     options: Mapping[str, Any],
-    extras: Mapping[str, Tensor],
+    extras: Mapping[str, Any],
 ) -> nn.Module:
     """The transform for inputs of this shape."""
     card = describe(name)

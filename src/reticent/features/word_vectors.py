@@ -88,7 +88,7 @@ def checked_table(vectors: Tensor) -> Tensor:
     return table
 
 
-def check_tokens(tokens: Tensor, rows: int) -> None:
+def check_tokens(tokens: Tensor, rows: int, of: str = "word vector") -> None:
     """Refuse what is no batch of texts in the words of a table of `rows`."""
     if tokens.dim() != 2 or tokens.shape[1] == 0:
         raise DataError(
@@ -98,6 +98,4 @@ def check_tokens(tokens: Tensor, rows: int) -> None:
         raise DataError(f"tokens are {tokens.dtype}: they must be whole numbers, such as int64")
     unknown = tokens[(tokens < 0) | (tokens >= rows)]
     if len(unknown):
-        raise DataError(
-            f"token {int(unknown[0])} has no word vector: the table has rows 0 to {rows - 1}"
-        )
+        raise DataError(f"token {int(unknown[0])} has no {of}: the table has rows 0 to {rows - 1}")

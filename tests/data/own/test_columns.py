@@ -122,7 +122,7 @@ def test_a_category_with_too_many_values_is_refused(count):
     ("columns", "bounds", "message"),
     [
         (["agee:numeric"], (), "must be NAME:KIND"),
-        (["age:number"], (), "must be one of numeric, category, text, ignore"),
+        (["age:number"], (), "must be one of numeric, category, text, sentences, ignore"),
         (["age:numeric:5"], (), "LOW..HIGH"),
         (["age:numeric:9..1"], (), "LOW below HIGH"),
         (["age:numeric:0..inf"], (), "finite"),

@@ -14,9 +14,11 @@ from typing import Any
 
 from reticent.data.own.options import listed
 from reticent.data.own.tables import Table, cell_text
+from reticent.encoders import ENVIRONMENT, about, where
 from reticent.errors import DataError, OptionError, finite, one_of, whole
 
-KINDS = ("numeric", "category", "text", "ignore")
+KINDS = ("numeric", "category", "text", "sentences", "ignore")
+OF_TEXT = ("text", "sentences")
 CATEGORY_BUCKETS = 64
 TEXT_BUCKETS = 4096
 LOG_REACH = 6
@@ -40,7 +42,9 @@ class Column:
         kind: one of `KINDS`.
         bounds: public bounds of numbers.
         values: the public list of categories.
-        buckets: how many buckets categories or words are hashed into, where there is no list.
+        buckets: how many buckets categories or words are hashed into, where there is no list; of
+            sentences, how many numbers the encoder makes of them.
+        encoder: the fingerprint of that encoder's files.
         inferred: whether the kind was found by looking at the records.
     """
 
@@ -49,6 +53,7 @@ class Column:
     bounds: tuple[float, float] | None = None
     values: tuple[str, ...] = ()
     buckets: int = 0
+    encoder: str = ""
     inferred: bool = False
 
     @property
@@ -58,7 +63,7 @@ class Column:
             return 2
         if self.kind == "category":
             return (len(self.values) or self.buckets) + 1
-        return self.buckets if self.kind == "text" else 0
+        return self.buckets if self.kind in OF_TEXT else 0
 
     @property
     def private(self) -> bool:
@@ -78,11 +83,15 @@ class Column:
             return f"hashed into {self.buckets} buckets, or missing"
         if self.kind == "text":
             return f"words and pairs of words, hashed into {self.buckets} signed counts, length 1"
+        if self.kind == "sentences":
+            return f"{self.buckets} numbers by the encoder of ${ENVIRONMENT}, length 1"
         return "left out"
 
     @property
     def cost(self) -> str:
         """What that costs, in words."""
+        if self.kind == "sentences":
+            return "free if no record taught the encoder"
         return "mean and variance are charged" if self.private else "free"
 
 
@@ -204,6 +213,16 @@ def _stated(word: str, name: str, kind: str, options: str) -> Column:
         return Column(name, kind, buckets=_buckets(options, TEXT_BUCKETS))
     if options:
         raise OptionError("columns", word, f"{kind} takes no option {options!r}")
+    if kind == "sentences":
+        if where() is None:
+            hint = f"name a sentence encoder's folder in ${ENVIRONMENT}"
+            raise OptionError("columns", word, hint)
+        try:
+            width, encoder = about()
+        except OptionError as error:
+            told = f"${ENVIRONMENT} = {error.value}: {error.hint}"
+            raise OptionError("columns", word, told) from None
+        return Column(name, kind, buckets=width, encoder=encoder)
     return Column(name, kind)
 
 

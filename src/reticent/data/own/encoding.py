@@ -9,7 +9,7 @@ list of values is taken from the records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from reticent.data.own.columns import (
     to_number,
 )
 from reticent.data.own.tables import Table, cell_text
+from reticent.encoders import ENVIRONMENT, TextEncoder, encoder_digest, where
 from reticent.errors import DataError
 
 Floats = NDArray[np.float32]
@@ -47,8 +48,10 @@ def encode(table: Table, columns: Sequence[Column]) -> Tensor:
             _numeric(table, column, cells, part)
         elif column.kind == "category":
             _category(column, cells, part)
-        else:
+        elif column.kind == "text":
             _text(column, cells, part)
+        else:
+            _sentences(column, cells, part)
         start += column.width
     return found
 
@@ -139,6 +142,27 @@ def _text(column: Column, cells: list[Any], part: Floats) -> None:
         alternate_sign=True,
         dtype=np.float32,
     )
-    for start in range(0, len(cells), _PIECE):
-        texts = ["" if cell is None else cell_text(cell) for cell in cells[start : start + _PIECE]]
+    for start, texts in _in_pieces(cells):
         part[start : start + len(texts)] = hashing.transform(texts).toarray()
+
+
+def _sentences(column: Column, cells: list[Any], part: Floats) -> None:
+    """By the frozen encoder that the column was planned with; nothing for an empty cell."""
+    found = encoder_digest()
+    if found != column.encoder:
+        named = f"{where()} holds another" if found else "names none"
+        raise DataError(
+            f"column {column.name!r}: the model was trained with a sentence encoder (fingerprint "
+            f"{column.encoder}); ${ENVIRONMENT} {named}"
+        )
+    encoder = TextEncoder()
+    for start, texts in _in_pieces(cells):
+        rows = encoder(texts).numpy()
+        rows[[not text.strip() for text in texts]] = 0
+        part[start : start + len(texts)] = rows
+
+
+def _in_pieces(cells: list[Any]) -> Iterator[tuple[int, list[str]]]:
+    for start in range(0, len(cells), _PIECE):
+        some = cells[start : start + _PIECE]
+        yield start, ["" if cell is None else cell_text(cell) for cell in some]

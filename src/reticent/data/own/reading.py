@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from reticent.data.catalog import Entry
-from reticent.data.own.columns import LOG_REACH, Column, by_star, plan_columns, range_text
+from reticent.data.own.columns import (
+    LOG_REACH,
+    OF_TEXT,
+    Column,
+    by_star,
+    plan_columns,
+    range_text,
+)
 from reticent.data.own.contents import Content, read_contents, table_content
 from reticent.data.own.encoding import encode
 from reticent.data.own.labels import LEARNED, check_two, class_numbers, learned_classes
@@ -35,6 +42,10 @@ INFERRED = (
 FIELDS = (
     "that there are the columns {names} was taken from the first record, and no ledger here "
     "charges for that; name them with --columns"
+)
+ENCODED = (
+    "the columns {names} are read by a sentence encoder that was trained elsewhere: that none of "
+    "the records taught it is for whoever chose it to know"
 )
 IN_TRAINING = (
     "most test records are, number for number, training records too: if they are the same people, "
@@ -156,6 +167,9 @@ def _assembled(name: str, main: Content, test: Content | None, reading: Reading)
     guessed = [column.name for column in plan.columns if column.inferred]
     if guessed:
         notes.append(INFERRED.format(names=listed(guessed)))
+    encoded = [column.name for column in plan.columns if column.encoder]
+    if encoded:
+        notes.append(ENCODED.format(names=listed(encoded)))
     if main.table is not None and not main.table.named:
         fields = by_star(main.table, reading.columns, reading.bounds)
         if fields:
@@ -228,7 +242,7 @@ def _planned_table(columns: tuple[Column, ...]) -> _Plan:
     )
     used = [column for column in columns if column.width]
     return _Plan(
-        form="text" if all(column.kind == "text" for column in used) else "table",
+        form="text" if all(column.kind in OF_TEXT for column in used) else "table",
         lines=lines,
         columns=columns,
         blocks=len(used),

@@ -97,6 +97,7 @@ class Recorded:
                     "bounds": None if column.bounds is None else list(column.bounds),
                     "values": list(column.values),
                     "buckets": column.buckets,
+                    **({"encoder": column.encoder} if column.encoder else {}),
                 }
                 for column in self.columns
             ],
@@ -119,6 +120,7 @@ class Recorded:
                 bounds=_pair(line["bounds"]),
                 values=tuple(str(value) for value in line["values"]),
                 buckets=whole("buckets", line["buckets"], least=0),
+                encoder=str(line.get("encoder", "")),
             )
             for line in data["encoding"]
         )
