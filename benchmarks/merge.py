@@ -1,9 +1,11 @@
 """Join records of published tables that several machines or processes wrote.
 
 python benchmarks/merge.py DIR DIR
+python benchmarks/merge.py --set-aside "why these settings were given up"
 
 What the folders hold joins what is in `benchmarks/results`. Runs that failed are left out, and so
-are those of settings that are no longer the table's.
+are those of settings that are no longer the table's. With `--set-aside`, such runs leave the
+records for `results/set-aside.json`, with the reason: nothing that was measured is lost.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from reproductions import RESULTS, WHAT, Asked, Keeper
+from reproductions import RESULTS, WHAT, Asked, Keeper, matched
 from reticent.files import write_atomically
 from reticent.reproduction.tables import load
+
+ASIDE = "set-aside.json"
 
 
 def merge(folders: Sequence[Path], into: Path) -> list[str]:
@@ -34,10 +39,60 @@ def merge(folders: Sequence[Path], into: Path) -> list[str]:
     return names
 
 
+def outdated(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The lines of a record whose settings are no longer the table's."""
+    table = load(record["table"])
+    changes = record.get("changes") or {}
+    return [line for line, entry in matched(record, table, changes) if entry is None]
+
+
+def set_aside(why: str, results: Path) -> int:
+    """Move outdated runs out of the records; how many entries there were."""
+    runs = []
+    for path in sorted(results.glob(f"{WHAT}-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        old = outdated(record)
+        runs += [_kept(record, line) for line in old]
+        left = [line for line in record["entries"] if line not in old]
+        if not old:
+            continue
+        if left:
+            _write(path, {**record, "entries": left})
+        else:
+            path.unlink()
+    if runs:
+        aside = json.loads((results / ASIDE).read_text(encoding="utf-8"))
+        _write(results / ASIDE, {**aside, "groups": [*aside["groups"], {"why": why, "runs": runs}]})
+    return len(runs)
+
+
+def _kept(record: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
+    """What a reader may want of an entry that is no longer the table's."""
+    settings = {**record["settings"], **line["settings"]}
+    return {
+        "table": record["table"],
+        **{name: line[name] for name in ("row", "data", "column", "variant")},
+        "proved_epsilon": line["sound_epsilon"],
+        "measures": {
+            name: {"published": numbers["published"], "seeds": numbers["seeds"]}
+            for name, numbers in line["measures"].items()
+        },
+        "settings": {name: value for name, value in settings.items() if value not in (None, {})},
+    }
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    write_atomically(path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="+")
-    print(*merge(parser.parse_args().folders, RESULTS), sep="\n")
+    parser.add_argument("folders", type=Path, nargs="*")
+    parser.add_argument("--set-aside", metavar="WHY", help="First, move outdated runs away.")
+    options = parser.parse_args()
+    if options.set_aside:
+        print(f"{set_aside(options.set_aside, RESULTS)} entries set aside")
+    print(*merge(options.folders, RESULTS), sep="\n")
 
 
 if __name__ == "__main__":

@@ -111,16 +111,8 @@ def recovered(
     record: Mapping[str, Any], table: Table, changes: Mapping[str, Any]
 ) -> Iterator[tuple[Job, Outcome]]:
     """The runs in a record of this table, failed ones too, that are still what it asks for."""
-    if record.get("what") != WHAT or record["table"] != table.id:
-        return
-    entries = {_place(vars(entry)): entry for entry in table.entries()}
-    for line in record["entries"]:
-        entry = entries.get(_place(line))
-        if entry is None or set(line["measures"]) != set(table.measures):
-            continue
-        then = {**record["settings"], **line["settings"]}
-        options = json.loads(json.dumps(entry.options))  # as the record went
-        if not same_settings(then, settings_of(entry, changes)) or line["options"] != options:
+    for line, entry in matched(record, table, changes):
+        if entry is None:
             continue
         for run in line["runs"]:
             job = job_of(table, entry, run["seed"], **changes)
@@ -128,6 +120,23 @@ def recovered(
         for seed, error in line["failed"].items():
             job = job_of(table, entry, int(seed), **changes)
             yield job, Outcome(job.key, "failed", error=error)
+
+
+def matched(
+    record: Mapping[str, Any], table: Table, changes: Mapping[str, Any]
+) -> Iterator[tuple[dict[str, Any], Entry | None]]:
+    """The lines of a record of this table; None beside one that is not what it asks for now."""
+    if record.get("what") != WHAT or record["table"] != table.id:
+        return
+    entries = {_place(vars(entry)): entry for entry in table.entries()}
+    for line in record["entries"]:
+        entry = entries.get(_place(line))
+        if entry is not None:
+            then = {**record["settings"], **line["settings"]}
+            now = settings_of(entry, changes), json.loads(json.dumps(entry.options))
+            same = same_settings(then, now[0]) and line["options"] == now[1]
+            entry = entry if same and set(line["measures"]) == set(table.measures) else None
+        yield line, entry
 
 
 def _place(entry: Mapping[str, Any]) -> tuple[Any, ...]:

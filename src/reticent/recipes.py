@@ -40,6 +40,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
     "cifar10": {
         "model": "cifar-cnn",
+        "model_options": {"inputs": "imagenet"},
         "activation": "tanh",
         "batch": 4096,
         "clip": 0.1,
@@ -168,7 +169,10 @@ def recipe_for(
 ) -> dict[str, Any]:
     """Where to start on a data set, given as it is or as features."""
     recipe = dict(RECIPES.get(data, {}))
-    recipe |= FEATURES.get(features, {}).get(data, {})
+    on_features = FEATURES.get(features, {}).get(data, {})
+    if "model" in on_features:
+        recipe.pop("model_options", None)  # they belong to the other model
+    recipe |= on_features
     if method == "dpsur":
         from reticent.reproduction.published import dpsur_settings  # it reads settings, as we do
 

@@ -162,6 +162,28 @@ def test_all_candidates_start_from_the_same_parameters_bit_for_bit():
         seen.clear()
 
 
+def test_moves_stand_for_the_sizes_that_were_scored():
+    method = replace(METHOD, sizes=[0.5, 0.25], moves=[3.0, 1.0], adapt=2, stretch=0.0)
+    training = begun(method, steps=6)
+    run, seen, made = training.run, [], []
+    losses = run._losses
+    run._losses = lambda *a: seen.append(run.state.parameters.values.clone()) or losses(*a)
+    for _ in training:
+        start, near, far = seen
+        torch.testing.assert_close(far - start, 2 * (near - start), rtol=1e-4, atol=1e-6)
+        direction = (near - start) / torch.linalg.vector_norm(near - start)
+        scale = float(torch.linalg.vector_norm(far - start)) / 0.5
+        moved = run.state.parameters.values - start
+        length = float(torch.linalg.vector_norm(moved))
+        made.append(round(length / scale, 3))
+        torch.testing.assert_close(moved, length * direction, rtol=1e-3, atol=1e-5)
+        seen.clear()
+    assert set(made) <= {0.0, 1.0, 3.0}
+    assert len(set(made)) > 1
+    assert method.released({})["longest_step"] == 3.0
+    assert method.price(N) == replace(method, moves=None).price(N)
+
+
 def test_a_failed_round_leaves_everything_as_it_was():
     training = failing(3, average=0.9, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1))
     before = training.run.state.snapshot()
@@ -314,10 +336,12 @@ def test_options_by_name_and_what_is_refused():
     made = build("dpagd", batch=30, noise=4.0, sizes=[0.5, 0.1], gamma=0.2, normalise=False)
     assert made.sizes == (0.1, 0.5)
     assert made.options()["sizes"] == [0.1, 0.5]
+    assert replace(made, moves=[2, 1]).options()["moves"] == [1, 2]
     for changes in (
         *({"gamma": 0}, {"objective_bound": -1.0}, {"candidates": 0}, {"longest": 0}),
         *({"sizes": []}, {"sizes": [0.0]}, {"sizes": "0.1"}, {"adapt": -1}, {"stretch": -0.1}),
         *({"share": 0.0}, {"share": 1.5}, {"objective_batch": 0}),
+        *({"moves": [1.0]}, {"moves": [1.0, 2.0], "sizes": [1.0]}, {"moves": [-1.0]}),
         {"clip": rt.Quantile()},
         {"clip": rt.Scheduled()},
     ):

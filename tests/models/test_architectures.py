@@ -40,6 +40,30 @@ def test_cifar_cnn() -> None:
     expected = convs + 128 * 4 * 4 * 128 + 128 + 128 * 10 + 10
     assert expected == 550_570
     assert count("cifar-cnn") == expected
+    assert count("cifar-cnn", inputs="imagenet") == expected
+
+
+def test_inputs_on_imagenets_scale() -> None:
+    shape = {"classes": 10, "input_shape": (3, 32, 32)}
+    plain = models.build("cifar-cnn", **shape)
+    scaled = models.build("cifar-cnn", inputs="imagenet", **shape)
+    x = torch.rand((5, 3, 32, 32), generator=torch.Generator().manual_seed(2))
+    by_hand = x.clone()
+    for channel, (mean, deviation) in enumerate(((0.485, 0.229), (0.456, 0.224), (0.406, 0.225))):
+        by_hand[:, channel] = (x[:, channel] - mean) / deviation
+    torch.testing.assert_close(scaled(x), plain(by_hand))
+    assert "mean=(0.485, 0.456, 0.406), deviation=(0.229, 0.224, 0.225)" in str(scaled)
+    labels = torch.tensor([0, 3, 9, 1, 3])
+    assert check(scaled, nn.CrossEntropyLoss(), x, labels).raise_if_wrong().path == "fast"
+    for options, says in (
+        ({"inputs": "zero"}, "inputs = 'zero': must be one of plain, imagenet"),
+        (
+            {"inputs": "imagenet", "input_shape": (1, 32, 32)},
+            r"images of 3 channels; these have shape \(1, 32, 32\)",
+        ),
+    ):
+        with pytest.raises(OptionError, match=says):
+            models.build("cifar-cnn", **{**shape, **options})
 
 
 def test_digits_cnn() -> None:

@@ -74,6 +74,7 @@ def compare(
     standardise_bound: flag.StandardiseBound = None,
     standardise_clip: flag.StandardiseClip = None,
     model: flag.Model = None,
+    model_option: flag.ModelOption = None,
     activation: flag.Activation = None,
     delta: flag.Delta = None,
     batch: flag.Batch = None,
@@ -111,6 +112,7 @@ def compare(
     for name, value in (
         ("data_options", own_data.data_options(flags)),
         ("feature_options", assignments("feature", feature)),
+        ("model_options", assignments("model_option", model_option)),
     ):
         if value is not None:
             shared[name] = value

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from reticent import features, methods
+from reticent import features, methods, models
 from reticent.cli.output import said
 from reticent.errors import AccountingError, BudgetError, OptionError, ReticentError
 
@@ -29,6 +29,7 @@ MEANT_BY: dict[str, tuple[str, ...]] = {
     "initial": ("clip",),
     "low": ("clip",),
     "method_options": ("set",),
+    "model_options": ("model_option",),
     "multiplier": ("sigma", "noise"),
     "rate": ("batch",),
     "scheduler": ("schedule",),
@@ -78,10 +79,11 @@ def flag_for(name: str, flags: Mapping[str, str]) -> str | None:
 
 @lru_cache(maxsize=1)
 def _assigned() -> dict[str, frozenset[str]]:
-    """What `--set NAME=VALUE` and `--feature NAME=VALUE` can name."""
+    """What `--set`, `--feature` and `--model-option` can name, as NAME=VALUE."""
     cards: dict[str, list[Any]] = {
         "set": [methods.describe(name) for name in methods.names()],
         "feature": [features.describe(name) for name in features.names()],
+        "model_option": [models.describe(name) for name in models.names()],
     }
     return {
         word: frozenset(option.name for card in some for option in card.options)

@@ -141,7 +141,8 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     else:
         completed(data, stated["data_options"])  # which refuses any
     if given.get("model", from_file.get("model")) not in (None, recipe.get("model")):
-        recipe.pop("activation", None)  # it belongs to the recipe's model
+        for name in ("activation", "model_options"):
+            recipe.pop(name, None)  # they belong to the recipe's model
     # whoever sets one of these speaks for both
     for one, other in (("steps", "epochs"), ("epochs", "steps")):
         for layer in (from_file, given):
@@ -153,11 +154,12 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     if any("preset" in layer for layer in layers[1:]):  # which the recipe's numbers must not undo
         layers[0] = {name: layers[0][name] for name in ("batches",) if name in layers[0]}
     merged["method_options"] = {name: value for layer in layers for name, value in layer.items()}
-    merged["feature_options"] = {
-        name: value
-        for layer in (recipe, from_file, given)
-        for name, value in layer.get("feature_options", {}).items()
-    }
+    for table in ("feature_options", "model_options"):
+        merged[table] = {
+            name: value
+            for layer in (recipe, from_file, given)
+            for name, value in layer.get(table, {}).items()
+        }
     _check_meant(method, stated)
     if merged.get("non_private"):
         for name in ("epsilon", "delta", "noise"):
@@ -187,7 +189,7 @@ def _best(data: str, epsilon: float, stated: dict[str, Any]) -> dict[str, Any]:
             "recipe", "best", f"is for {', '.join(best_names())}; leave it out for a file of yours"
         )
     n = stated.get("n") or (describe_data(data).n_train if data in best_names() else 0)
-    recipe = {"method": "dpsgd", **best_recipe(data, epsilon, n)}
+    recipe = {"method": "dpsgd", **best_recipe(data, epsilon, n, stated.get("features"))}
     for name in ("features", "model", "method"):
         if stated.get(name, recipe[name]) != recipe[name]:
             raise OptionError(

@@ -55,6 +55,7 @@ def train(
     standardise_bound: flag.StandardiseBound = None,
     standardise_clip: flag.StandardiseClip = None,
     model: flag.Model = None,
+    model_option: flag.ModelOption = None,
     activation: flag.Activation = None,
     method: Annotated[str | None, typer.Option(help="Method; `reticent methods list`.")] = None,
     set_: Annotated[
@@ -142,6 +143,7 @@ def train(
     flags["data_options"] = own_data.data_options(locals())
     flags["method_options"] = assignments("set", set_)
     flags["feature_options"] = assignments("feature", feature)
+    flags["model_options"] = assignments("model_option", model_option)
     words = [] if tensorboard is None else ["--tensorboard", str(tensorboard)]
     words += ["--private-diagnostics"] if private_diagnostics else []
     sitting = Sitting(tuple(words))

@@ -152,6 +152,7 @@ _AGD_OPTIONS = (
     MethodOption("candidates", 20, "how many step sizes, up to the longest"),
     MethodOption("longest", 2.0, "the longest step"),
     MethodOption("sizes", None, "a list of step sizes instead"),
+    MethodOption("moves", None, "how far to move where each of sizes wins, if not by that size"),
     MethodOption("adapt", 10, "moves after which the longest step is set anew (τ); 0: never"),
     MethodOption("stretch", 0.1, "how far beyond the longest step taken (η)"),
     MethodOption("normalise", True, "directions of length 1"),

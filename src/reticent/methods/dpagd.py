@@ -62,6 +62,8 @@ class DPAGD(DPSGD):
         candidates: How many step sizes, evenly spaced up to `longest`.
         longest: The longest step.
         sizes: The step sizes themselves, instead.
+        moves: How far the parameters move where each of `sizes` wins, if not by that size: larger
+            ones do not stop where the objective of the next batch is least. Needs `sizes`.
         adapt: After so many moves (τ) the longest becomes 1 + `stretch` times the longest one
             taken since, at most as long as at first. 0: never.
         stretch: As `adapt` says (η).
@@ -81,6 +83,7 @@ class DPAGD(DPSGD):
     candidates: int = 20
     longest: float = 2.0
     sizes: Sequence[float] | None = None
+    moves: Sequence[float] | None = None
     adapt: int = 10
     stretch: float = 0.1
     normalise: bool = True
@@ -109,11 +112,15 @@ class DPAGD(DPSGD):
         between("gamma", self.gamma, 1e-6, 1e6)
         whole("candidates", self.candidates)
         single("longest", self.longest)
-        if self.sizes is not None:
-            if isinstance(self.sizes, (str, int, float)) or not len(self.sizes):
-                raise OptionError("sizes", self.sizes, "must be a list of step sizes")
-            sizes = tuple(sorted(single("sizes", size) for size in self.sizes))
-            object.__setattr__(self, "sizes", sizes)
+        for name in ("sizes", "moves"):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            if isinstance(given, (str, int, float)) or not len(given):
+                raise OptionError(name, given, "must be a list of step sizes")
+            object.__setattr__(self, name, tuple(sorted(single(name, one) for one in given)))
+        if self.moves is not None and len(self.moves) != len(self.sizes or ()):
+            raise OptionError("moves", self.moves, "must be as many as sizes, which are needed too")
         whole("adapt", self.adapt, least=0)
         not_negative("stretch", self.stretch)
         between("share", self.share, 0, 1, open_low=True)
@@ -214,7 +221,10 @@ class DPAGD(DPSGD):
             return run.state.hold()
         memory["gradient"] = None
         run.state.public[_STATE] = self._adapted(memory, sizes[chosen])
-        return run.step(sizes[chosen] * self.direction(run, gradient))
+        moved = sizes[chosen]
+        if self.moves is not None:
+            moved = memory["scale"] * self.moves[chosen - 1]
+        return run.step(moved * self.direction(run, gradient))
 
     def _pay(self, run: Run, charge: Any, purpose: str) -> None:
         if self.noise == 0:
@@ -281,7 +291,7 @@ class DPAGD(DPSGD):
     def released(self, public: dict[str, Any]) -> dict[str, Any]:
         """As the base class says."""
         memory = public.get(_STATE, {"failures": 0, "scale": 1.0})
-        longest = memory["scale"] * max(self._sizes)
+        longest = memory["scale"] * max(self.moves or self._sizes)
         return {"failures": memory["failures"], "longest_step": longest}
 
     def options(self) -> dict[str, Any]:
@@ -290,8 +300,11 @@ class DPAGD(DPSGD):
             *("objective_batch", "objective_bound", "choice_epsilon", "gamma", "candidates"),
             *("longest", "adapt", "stretch", "normalise", "share"),
         )
-        sizes = None if self.sizes is None else list(self.sizes)
-        return {**super().options(), **{name: getattr(self, name) for name in own}, "sizes": sizes}
+        found = {**super().options(), **{name: getattr(self, name) for name in own}}
+        for name in ("sizes", "moves"):
+            given = getattr(self, name)
+            found[name] = None if given is None else list(given)
+        return found
 
 
 def check_optimizer(run: Run) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import nn
 
 from reticent.models.activations import ActivationFactory
+from reticent.models.inputs import INPUTS, scaling
 from reticent.models.registry import ModelCard, register
 from reticent.models.shapes import Shape, Window, image, image_after
 
@@ -57,15 +58,21 @@ def mnist_cnn(*, classes: int, input_shape: Shape, activation: ActivationFactory
         input_shape=(3, 32, 32),
         classes=10,
         activation="tanh",
-        notes=_NO_ACTIVATION_PRINTED,
+        options=(INPUTS,),
+        notes=(
+            *_NO_ACTIVATION_PRINTED,
+            "Their public code scales images by ImageNet's mean and deviation: `inputs=imagenet`.",
+        ),
     )
 )
-def cifar_cnn(*, classes: int, input_shape: Shape, activation: ActivationFactory) -> nn.Module:
+def cifar_cnn(
+    *, classes: int, input_shape: Shape, activation: ActivationFactory, inputs: str
+) -> nn.Module:
     """The CIFAR-10 network of DPSUR, Table 6; 550,570 parameters."""
     filters = (32, 64, 128)
     conv, pool = Window(3, 1, 1), Window(2, 2)
     height, width = image_after("cifar-cnn", input_shape, (conv, conv, pool) * len(filters))
-    layers: list[nn.Module] = []
+    layers = scaling(inputs, input_shape)
     channels = input_shape[0]
     for count in filters:
         for _ in range(2):

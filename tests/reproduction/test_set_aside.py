@@ -1,0 +1,71 @@
+"""Records hold runs of the tables' own settings; all others are set aside, with the reason."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from reticent.reproduction.tables import parse
+
+from .small import SMALL
+
+BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
+RESULTS = BENCHMARKS / "results"
+RECORD = "reproduce-small.json"
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("reproductions")
+
+
+@pytest.fixture
+def merging(bench):
+    return importlib.import_module("merge")
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+def read(folder):
+    return json.loads((folder / RECORD).read_text())
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("reproduce-*.json")), ids=lambda p: p.stem)
+def test_records_are_of_the_settings_that_tables_have(path, merging):
+    """Else the documents would show numbers that the command no longer gives."""
+    assert not merging.outdated(json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_runs_of_settings_that_were_given_up_are_set_aside(
+    bench, merging, small, tmp_path, monkeypatch
+):
+    asked = bench.asked_of([small], rows=["DPSGD", "SGD"])
+    bench.measure(asked, tmp_path, device="cpu")
+    before = read(tmp_path)
+    (tmp_path / "set-aside.json").write_text(json.dumps({"what": "set-aside", "groups": []}))
+    table = parse(SMALL, before["table"], small)
+    monkeypatch.setattr(merging, "load", lambda name: table)
+    assert merging.set_aside("no reason", tmp_path) == 0
+    assert read(tmp_path) == before
+    other = parse(SMALL.replace("[6.0, 3.0]", "[6.0, 4.0]"), before["table"], small)
+    monkeypatch.setattr(merging, "load", lambda name: other)
+    assert merging.set_aside("a better rate", tmp_path) == 1
+    after = read(tmp_path)
+    assert len(after["entries"]) == len(before["entries"]) - 1
+    (group,) = json.loads((tmp_path / "set-aside.json").read_text())["groups"]
+    (run,) = group["runs"]
+    (gone,) = (line for line in before["entries"] if line not in after["entries"])
+    assert group["why"] == "a better rate"
+    assert run["measures"]["accuracy"]["seeds"] == gone["measures"]["accuracy"]["seeds"]
+    assert (run["row"], run["column"]) == ("DPSGD", gone["column"])
+    assert run["settings"]["noise"] == 3.0
+    assert merging.set_aside("again", tmp_path) == 0
