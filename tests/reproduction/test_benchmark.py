@@ -313,6 +313,12 @@ def test_the_page_compares_with_what_was_published(bench, tables):
     assert "4 minutes of trainings on P, PyTorch 2.13" in text
     assert "(#dpsur-table2)" in text
     assert "\n## dpsur table2\n" in text
+    # one number was not reached; that of the sound variant is no claim to be reached
+    assert "| FMNIST | DPSUR | 2: 85.10 (89.34) | 2 | no |" in text
+    assert text.count("](#dpsur-table2) | FMNIST |") == 1
+    # notes are the table's of today, as its settings are
+    assert f"- {table.notes[0]}" in text
+    assert "an old note" not in tables.page([{**record, "notes": ["an old note"]}])
 
 
 def test_points_of_shares_and_of_what_has_none(tables):
@@ -331,6 +337,7 @@ def test_without_records_the_page_says_what_is_missing(tables):
     assert "| dpsur/table2 | Fu et al. 2024" in text
     assert "ViT-B-16 (OpenCLIP, pre-trained on LAION-2B)" in text
     assert "## dpsur" not in text
+    assert "## Not reached" not in text
 
 
 def test_reproduced_runs_are_on_the_frontier(bench, monkeypatch):
