@@ -47,37 +47,45 @@ def outdated(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def set_aside(why: str, results: Path) -> int:
-    """Move outdated runs out of the records; how many entries there were."""
+    """Move outdated runs out of the records; how many entries there were.
+
+    They are among those set aside before they leave the records: whatever happens in between,
+    nothing is lost.
+    """
+    left: dict[Path, dict[str, Any]] = {}
     runs = []
     for path in sorted(results.glob(f"{WHAT}-*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         old = outdated(record)
-        runs += [_kept(record, line) for line in old]
-        left = [line for line in record["entries"] if line not in old]
-        if not old:
-            continue
-        if left:
-            _write(path, {**record, "entries": left})
+        runs += [kept(record, line) for line in old]
+        if old:
+            left[path] = {
+                **record,
+                "entries": [line for line in record["entries"] if line not in old],
+            }
+    if not runs:
+        return 0
+    aside = results / ASIDE
+    before = {"what": "set-aside", "groups": []}
+    if aside.exists():
+        before = json.loads(aside.read_text(encoding="utf-8"))
+    _write(aside, {**before, "groups": [*before["groups"], {"why": why, "runs": runs}]})
+    for path, record in left.items():
+        if record["entries"]:
+            _write(path, record)
         else:
             path.unlink()
-    if runs:
-        aside = json.loads((results / ASIDE).read_text(encoding="utf-8"))
-        _write(results / ASIDE, {**aside, "groups": [*aside["groups"], {"why": why, "runs": runs}]})
     return len(runs)
 
 
-def _kept(record: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
-    """What a reader may want of an entry that is no longer the table's."""
-    settings = {**record["settings"], **line["settings"]}
+def kept(record: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
+    """All of an entry that is no longer the table's, on its own."""
+    machines = record["machines"]
     return {
         "table": record["table"],
-        **{name: line[name] for name in ("row", "data", "column", "variant")},
-        "proved_epsilon": line["sound_epsilon"],
-        "measures": {
-            name: {"published": numbers["published"], "seeds": numbers["seeds"]}
-            for name, numbers in line["measures"].items()
-        },
-        "settings": {name: value for name, value in settings.items() if value not in (None, {})},
+        **line,
+        "settings": {**record["settings"], **line["settings"]},
+        "runs": [{**run, "machine": machines[run["machine"]]} for run in line["runs"]],
     }
 
 
@@ -90,6 +98,8 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="*")
     parser.add_argument("--set-aside", metavar="WHY", help="First, move outdated runs away.")
     options = parser.parse_args()
+    if not options.folders and not options.set_aside:
+        parser.error("name folders, or why to set runs aside")
     if options.set_aside:
         print(f"{set_aside(options.set_aside, RESULTS)} entries set aside")
     print(*merge(options.folders, RESULTS), sep="\n")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from frontier_points import up
+from reproductions import place
 from reticent.reproduction.measures import METRICS
 from reticent.reproduction.reports import digits, rows_of
 from reticent.reproduction.tables import PUBLISHED, SOUND, VARIANTS, Entry, Table, load, names
@@ -102,12 +103,14 @@ def _summary(records: Sequence[Record]) -> list[str]:
     for reason, where in absent.items():
         lines.append(f"- {', '.join(where)}: {reason}.")
     for name in names():
-        hours, count, machine = waiting_hours(load(name), recorded)
+        table = load(name)
+        hours, count, machine = waiting_hours(table, recorded)
+        several = _attacked(table)
         if hours >= 1:
             lines.append(
                 f"- {name}: at the speed that [{TIMES}](#{_anchor(TIMES.replace('/', ' '))}) has,"
-                f" {count} of its entries take about {hours:,.0f} hours on {machine} with one seed,"
-                " shadow models included."
+                f" {count} of its entries {'takes' if count == 1 else 'take'} about {hours:,.0f}"
+                f" hours on {machine} with one seed{', shadow models included' if several else ''}."
             )
     return [*lines, ""]
 
@@ -120,13 +123,13 @@ def waiting_hours(table: Table, recorded: Mapping[str, Record]) -> tuple[float, 
     times = recorded.get(TIMES)
     if times is None or table.id == TIMES:
         return 0.0, 0, ""
-    run = {_place(line) for line in recorded.get(table.id, {"entries": ()})["entries"]}
+    run = {place(line) for line in recorded.get(table.id, {"entries": ()})["entries"]}
     # an attack trains shadow models beside its target
-    models = 1 + table.shadows * any("." in measure for measure in table.measures)
+    models = 1 + table.shadows * _attacked(table)
     hours, count = 0.0, 0
     for entry in table.entries():
         speed = _milliseconds(times, entry)
-        if entry.missing is not None or speed is None or _place(vars(entry)) in run:
+        if entry.missing is not None or speed is None or place(vars(entry)) in run:
             continue
         settings, n = entry.settings, entry.records or 0
         steps = settings.steps or round((settings.epochs or 0) * n / (settings.batch or 1))
@@ -136,8 +139,8 @@ def waiting_hours(table: Table, recorded: Mapping[str, Record]) -> tuple[float, 
     return hours, count, " and ".join(sorted(machines))
 
 
-def _place(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(entry[name] for name in ("row", "data", "column", "variant"))
+def _attacked(table: Table) -> bool:
+    return any("." in measure for measure in table.measures)
 
 
 def _milliseconds(times: Record, entry: Entry) -> float | None:
@@ -185,8 +188,8 @@ def _below(records: Sequence[Record]) -> list[str]:
     for record in records:
         for entry, one in _judged(record):
             if not one.within and one.difference < 0:
-                place = (_title(record), record["data"][entry["data"]], entry["row"])
-                found.setdefault(place, []).append((entry, one))
+                row = (_title(record), record["data"][entry["data"]], entry["row"])
+                found.setdefault(row, []).append((entry, one))
     lines = [
         "## Not reached",
         "",
@@ -304,8 +307,8 @@ def _table(record: Record) -> Table | None:
 
 def _not_run(record: Record, table: Table) -> list[str]:
     """Rows of the table that have no run of ours, by data set."""
-    place = ("data", "row", "variant", "column")
-    run = {tuple(e[key] for key in place) for e in record["entries"] if e["runs"] or e["failed"]}
+    keys = ("data", "row", "variant", "column")
+    run = {tuple(e[key] for key in keys) for e in record["entries"] if e["runs"] or e["failed"]}
     missing: dict[str, dict[str, None]] = {}
     for entry in table.entries():
         if (entry.data, entry.row, entry.variant, entry.column) in run or entry.missing:

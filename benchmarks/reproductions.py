@@ -128,9 +128,9 @@ def matched(
     """The lines of a record of this table; None beside one that is not what it asks for now."""
     if record.get("what") != WHAT or record["table"] != table.id:
         return
-    entries = {_place(vars(entry)): entry for entry in table.entries()}
+    entries = {place(vars(entry)): entry for entry in table.entries()}
     for line in record["entries"]:
-        entry = entries.get(_place(line))
+        entry = entries.get(place(line))
         if entry is not None:
             then = {**record["settings"], **line["settings"]}
             now = settings_of(entry, changes), json.loads(json.dumps(entry.options))
@@ -139,7 +139,8 @@ def matched(
         yield line, entry
 
 
-def _place(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+def place(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Where in a table an entry is."""
     return tuple(entry[name] for name in ("row", "data", "column", "variant"))
 
 

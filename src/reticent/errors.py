@@ -15,7 +15,13 @@ class ReticentError(Exception):
 
 
 class OptionError(ReticentError, ValueError):
-    """An option has a value that cannot work."""
+    """An option has a value that cannot work.
+
+    `of` is the flag by which a command sets it, where that is known: options of features, models
+    and methods may have one name.
+    """
+
+    of: str | None = None
 
     def __init__(self, option: str, value: Any, hint: str) -> None:
         super().__init__(f"{option} = {value!r}: {hint}")

@@ -89,6 +89,9 @@ FEATURES: dict[str, dict[str, dict[str, Any]]] = {
     "word-vectors": {
         "imdb": {"model": "linear", "batch": 1024},
     },
+    "sentence-encoder": {
+        "imdb": {"model": "linear", "batch": 1024},
+    },
 }
 
 

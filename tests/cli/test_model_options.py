@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from reticent.cli.building import build_model
+from reticent.cli.naming import in_flags
 from reticent.cli.settings import resolve
 from reticent.data import load
+from reticent.errors import OptionError
 from reticent.models.inputs import PublicScale
 
 from .calling import call, refuse
@@ -59,3 +61,37 @@ def test_the_scale_is_the_first_layer() -> None:
     images = digits.train[0].repeat(1, 3, 4, 4)
     colour = digits.__class__((images, digits.train[1]), digits.test, digits.info)
     assert isinstance(next(build_model(settings, colour).children()), PublicScale)
+
+
+@pytest.mark.parametrize("name", ["seed", "classes", "input_shape", "activation", "name"])
+def test_what_is_set_elsewhere_is_no_option(name: str) -> None:
+    told = refuse("train", "--model", "linear-head", "--model-option", f"{name}=3")
+    assert f"--model-option = '{name}=3': linear-head has no such option" in told
+
+
+def test_options_of_flag_file_and_recipe_stand_side_by_side(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[model_options]\nzero = false\nbias = true")
+    best = {"data": "imdb", "recipe": "best", "model_options": {"bias": False}}
+    assert resolve(path, best).model_options == {"bias": False, "zero": False}
+
+
+def test_compare_hands_them_on_and_refuses_others_before_anything_is_trained(
+    tmp_path: Path,
+) -> None:
+    words = ("compare", "--data", "digits", "--methods", "dpsgd", "--epsilon", "3", "--seeds", "1")
+    small = (*words, "--steps", "1", "--batch", "1437", "--model", "linear-head")
+    told = refuse(*small, "--model-option", "foo=1", "--out", tmp_path / "no")
+    assert "--model-option = 'foo=1': linear-head has no such option" in told
+    assert not list(tmp_path.iterdir())
+    call(*small, "--model-option", "bias=false", "--out", tmp_path / "out")
+    held = [path.read_text() for path in (tmp_path / "out").rglob("*.json")]
+    assert any('"bias": false' in text for text in held)
+
+
+def test_options_of_one_name_are_told_apart() -> None:
+    error = OptionError("longest", 2, "must be at least 3")
+    flags = {"set": "--set", "feature": "--feature"}
+    assert in_flags(error, flags).startswith("--set longest = 2")  # of dpagd
+    error.of = "feature"
+    assert in_flags(error, flags).startswith("--feature longest = 2")

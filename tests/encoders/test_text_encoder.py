@@ -23,6 +23,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_vectors_of_texts(folder: Path) -> None:
     encoder = TextEncoder(folder)
+    many = encoder([*TEXTS, *["film"] * 40, "bad", *["good"] * 40])  # more than are read at once
+    torch.testing.assert_close(many[44], expected([5]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(many[-1], expected([4]), rtol=1e-5, atol=1e-6)
     found = encoder(TEXTS)
     assert about(folder) == (WIDTH, encoder_digest(folder))
     for row, text in zip(found, TEXTS, strict=True):
@@ -45,6 +48,10 @@ def test_words_are_cut_as_bert_cuts_them() -> None:
     assert pieces.of("good\u200b") == [4]
     assert pieces.of("t日t") == [9, 1, 9]
     assert pieces.of("t" * 101) == [1]
+    assert pieces.of("good\nfilm\tbad\u00a0good") == [4, 6, 5, 4]
+    assert pieces.of("good\ufffd\x00 film") == [4, 6]
+    for mark in ("—", "“", "{", "^", ":", "~", "㐀", "豈", "\U00020000", "\U0002f800"):
+        assert pieces.of(f"good{mark}film") == [4, 1, 6], mark  # it stands alone
     assert pieces.of("") == []
     assert [pieces.of_token(mark) for mark in WORDS[:3]] == [[], [], [1]]
     with pytest.raises(DataError, match=r"no \[CLS\]: it is not BERT's kind"):
@@ -83,7 +90,7 @@ def test_a_folder_that_is_not_whole_is_refused(folder: Path, name: str) -> None:
         ({"model_type": "gpt2"}, "model_type must be bert"),
         ({"hidden_act": "relu"}, "hidden_act must be gelu, not relu"),
         ({"num_attention_heads": 5}, "hidden_size must be a multiple of num_attention_heads"),
-        ({"num_hidden_layers": "2"}, "num_hidden_layers must be a whole number from 1, not '2'"),
+        ({"num_hidden_layers": "2"}, "num_hidden_layers = '2': must be a number"),
         ({"num_hidden_layers": 3}, r"expected \(12, 12\) numbers as .*layer.2.*, found nothing"),
         ({"intermediate_size": 21}, r"expected \(21, 12\) .*, found \(20, 12\)"),
     ],
@@ -165,4 +172,65 @@ def test_vectors_are_pooled_as_the_encoder_was_trained(folder: Path) -> None:
     torch.testing.assert_close(first[0], expected([4, 6, 7], first=True), rtol=1e-5, atol=1e-6)
     said(pooling_mode_max_tokens=True)
     with pytest.raises(DataError, match="pools by pooling_mode_max_tokens; one of"):
+        TextEncoder(folder)
+
+
+def test_the_fingerprint_is_of_every_file(folder: Path) -> None:
+    before = encoder_digest(folder)
+    for name in ("config.json", "vocab.txt", "model.safetensors"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole + b" ")
+        assert encoder_digest(folder) != before
+        (folder / name).write_bytes(whole)
+    assert encoder_digest(folder) == before
+
+
+def test_the_normalisation_is_that_of_the_files(folder: Path) -> None:
+    before = TextEncoder(folder)(TEXTS)
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "layer_norm_eps": 0.5}))
+    assert not torch.allclose(TextEncoder(folder)(TEXTS), before, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "holds", "says"),
+    [
+        ("config.json", {**CONFIG, "layer_norm_eps": None}, "layer_norm_eps = None: must be a num"),
+        ("config.json", {**CONFIG, "layer_norm_eps": -1}, "layer_norm_eps = -1: must be greater"),
+        ("config.json", {**CONFIG, "num_hidden_layers": True}, "must be a whole number"),
+        ("config.json", {**CONFIG, "position_embedding_type": "relative_key"}, "must be absolute"),
+        ("config.json", [], "expected a JSON object"),
+        ("tokenizer.json", {"normalizer": "x"}, "expected a JSON object as normalizer"),
+        ("tokenizer.json", {"model": [1]}, "expected a JSON object as model"),
+        ("tokenizer.json", {"normalizer": {"type": "Sequence"}}, "must be BertNormalizer"),
+        ("tokenizer.json", {"normalizer": {"strip_accents": False}}, "keeps accents"),
+        ("tokenizer.json", {"model": {"continuing_subword_prefix": "@@"}}, "must begin with ##"),
+        ("1_Pooling/config.json", {"pooling_mode": "max"}, "pools by max"),
+    ],
+)
+def test_files_that_say_something_else_are_refused(
+    folder: Path, name: str, holds: object, says: str
+) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps(holds))
+    with pytest.raises(DataError, match=says):
+        TextEncoder(folder)
+
+
+def test_odd_files_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "2_Dense").mkdir()
+    with pytest.raises(DataError, match="layers after the pooling are not read"):
+        TextEncoder(folder)
+    (folder / "2_Dense").rmdir()
+    (folder / "config.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match="cannot be read"):
+        TextEncoder(folder)
+    monkeypatch.setenv("RETICENT_ENCODER", "~nobody-of-that-name/x")
+    with pytest.raises(OptionError, match=r"it has no config\.json"):
+        TextEncoder()
+
+
+def test_a_vocabulary_with_capital_letters_is_refused(folder: Path) -> None:
+    pieces = [*PIECES[:-1], "Good"]
+    (folder / "vocab.txt").write_text("\n".join(pieces))
+    with pytest.raises(DataError, match="tells capital letters apart"):
         TextEncoder(folder)

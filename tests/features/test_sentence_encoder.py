@@ -1,5 +1,6 @@
 """Sentence encoders against PyTorch's own transformer layers, over tokens of a vocabulary."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from reticent import data, features
+from reticent.cli.auditing import AuditedRun
+from reticent.cli.settings import Settings
+from reticent.encoders import encoder_digest
 from reticent.encoders.pieces import WordPieces
-from reticent.errors import DataError, OptionError
+from reticent.errors import CheckpointError, DataError, OptionError
+from reticent.features.applying import feature_note
 
 from ..small_encoder import LONGEST, PIECES, WIDTH, WORDS, expected, write_encoder
 
@@ -97,3 +102,34 @@ def test_word_clusters_may_stand_beside(folder: Path, tokens: torch.Tensor) -> N
 def test_tokens_beyond_the_words_are_named(folder: Path) -> None:
     with pytest.raises(DataError, match="token 9 has no word: the table has rows 0 to 8"):
         features.SentenceEncoder(folder, WORDS)(torch.tensor([[9]]))
+
+
+def test_a_run_says_which_files_and_an_audit_refuses_others(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETICENT_ENCODER", str(folder))
+    note = feature_note("sentence-encoder", {"clusters": 3})
+    assert f"(longest 256, clusters 3, weight 0.5, files of fingerprint {encoder_digest()})" in note
+    assert feature_note("sentence-encoder", {"clusters": 3, "encoder": str(folder)}) == note
+    assert str(folder) not in note
+    run = object.__new__(AuditedRun)
+    run.folder, run.report = tmp_path, {"ledger": {"notes": ["another", note]}}
+    run.settings = Settings(features="sentence-encoder", feature_options={"clusters": 3})
+    run._check_features()
+    held = load_file(folder / "model.safetensors")
+    save_file({name: 2 * one for name, one in held.items()}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="made with other files than are named now"):
+        run._check_features()
+    run.report = {"ledger": {"notes": ["inputs are sentence-encoder features (), before"]}}
+    run._check_features()  # a run of before there were fingerprints
+
+
+def test_files_are_kept_by_what_they_hold(folder: Path, tmp_path: Path) -> None:
+    splits = data.Splits((None, None), (None, None), data.lookup("imdb"), words=WORDS)
+    copied = tmp_path / "copy"
+    shutil.copytree(folder, copied)
+    first, again = (
+        features.locate(splits, "sentence-encoder", {"encoder": str(one)}, root=tmp_path)
+        for one in (folder, copied)
+    )
+    assert first == again

@@ -184,6 +184,25 @@ def test_moves_stand_for_the_sizes_that_were_scored():
     assert method.price(N) == replace(method, moves=None).price(N)
 
 
+def test_shorter_candidates_make_shorter_moves():
+    method = replace(METHOD, sizes=[0.25, 0.5], moves=[1.0, 3.0], adapt=9)
+    training = begun(method, steps=12)
+    run, releases = training.run, iter(training)
+    lengths, taken = set(), set()
+    for _ in range(5):
+        next(releases)
+        run.state.public["agd"] = {"failures": 0, "gradient": None, "scale": 0.5, "taken": []}
+        before = run.state.parameters.values.clone()
+        next(releases)
+        moved = torch.linalg.vector_norm(run.state.parameters.values - before)
+        lengths.add(round(float(moved), 3))
+        taken |= set(run.state.public["agd"]["taken"])
+    assert lengths <= {0.0, 0.5, 1.5}
+    assert lengths != {0.0}
+    assert taken <= {0.125, 0.25}  # what was scored, which the next candidates follow
+    assert taken
+
+
 def test_a_failed_round_leaves_everything_as_it_was():
     training = failing(3, average=0.9, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1))
     before = training.run.state.snapshot()
@@ -336,7 +355,8 @@ def test_options_by_name_and_what_is_refused():
     made = build("dpagd", batch=30, noise=4.0, sizes=[0.5, 0.1], gamma=0.2, normalise=False)
     assert made.sizes == (0.1, 0.5)
     assert made.options()["sizes"] == [0.1, 0.5]
-    assert replace(made, moves=[2, 1]).options()["moves"] == [1, 2]
+    paired = replace(made, sizes=[0.5, 0.1], moves=[2, 3])  # each size keeps its move
+    assert (paired.options()["sizes"], paired.options()["moves"]) == ([0.1, 0.5], [3, 2])
     for changes in (
         *({"gamma": 0}, {"objective_bound": -1.0}, {"candidates": 0}, {"longest": 0}),
         *({"sizes": []}, {"sizes": [0.0]}, {"sizes": "0.1"}, {"adapt": -1}, {"stretch": -0.1}),

@@ -51,7 +51,6 @@ def test_runs_of_settings_that_were_given_up_are_set_aside(
     asked = bench.asked_of([small], rows=["DPSGD", "SGD"])
     bench.measure(asked, tmp_path, device="cpu")
     before = read(tmp_path)
-    (tmp_path / "set-aside.json").write_text(json.dumps({"what": "set-aside", "groups": []}))
     table = parse(SMALL, before["table"], small)
     monkeypatch.setattr(merging, "load", lambda name: table)
     assert merging.set_aside("no reason", tmp_path) == 0
@@ -68,4 +67,19 @@ def test_runs_of_settings_that_were_given_up_are_set_aside(
     assert run["measures"]["accuracy"]["seeds"] == gone["measures"]["accuracy"]["seeds"]
     assert (run["row"], run["column"]) == ("DPSGD", gone["column"])
     assert run["settings"]["noise"] == 3.0
+    assert (run["runs"][0]["steps"], run["runs"][0]["machine"]) == (
+        gone["runs"][0]["steps"],
+        before["machines"][0],
+    )
     assert merging.set_aside("again", tmp_path) == 0
+
+
+def test_nothing_leaves_the_records_before_it_is_kept(bench, merging, small, tmp_path, monkeypatch):
+    bench.measure(bench.asked_of([small], rows=["DPSGD"]), tmp_path, device="cpu")
+    before = read(tmp_path)
+    other = parse(SMALL.replace("[6.0, 3.0]", "[6.0, 4.0]"), before["table"], small)
+    monkeypatch.setattr(merging, "load", lambda name: other)
+    (tmp_path / "set-aside.json").write_text("broken")
+    with pytest.raises(ValueError, match="Expecting value"):
+        merging.set_aside("a better rate", tmp_path)
+    assert read(tmp_path) == before

@@ -114,6 +114,7 @@ def build_model(settings: Settings, splits: datasets.Splits) -> nn.Module:
         )
     except OptionError as error:
         if error.option != "input_shape":
+            error.of = "model_option"
             raise
         shape = tuple(splits.train[0].shape[1:])
         raise OptionError(

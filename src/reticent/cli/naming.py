@@ -55,8 +55,10 @@ def flags_of(context: Any) -> dict[str, str]:
     return found
 
 
-def flag_for(name: str, flags: Mapping[str, str]) -> str | None:
+def flag_for(name: str, flags: Mapping[str, str], of: str | None = None) -> str | None:
     """What the user writes to set an option; None if this command has nothing for it.
+
+    `of` is the flag that is meant, where several could be.
 
     Example:
         >>> flag_for("test_share", {"test_share": "--test-share"})
@@ -66,6 +68,8 @@ def flag_for(name: str, flags: Mapping[str, str]) -> str | None:
         >>> flag_for("attack_lr", {"set": "--set"})
         '--set attack_lr'
     """
+    if of is not None and of in flags and name in _assigned().get(of, ()):
+        return f"{flags[of]} {name}"
     if name in flags:
         return flags[name]
     for word in MEANT_BY.get(name, ()):
@@ -102,7 +106,7 @@ def in_flags(error: ReticentError, flags: Mapping[str, str]) -> str:
     if error.args and isinstance(error.args[0], Said):
         return text
     if isinstance(error, OptionError):
-        named = None if error.hint.startswith("in ") else flag_for(error.option, flags)
+        named = None if error.hint.startswith("in ") else flag_for(error.option, flags, error.of)
         shown = error.option if named is None else named
         value = "" if error.value is None else f" = {error.value!r}"
         return f"{shown}{value}: {_hint(error.hint, flags)}"

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from reticent import methods
+from reticent import methods, models
 from reticent.best import RECIPES, best_recipe
 from reticent.best import names as best_names
 from reticent.cli.own_data import completed, located, own_settings, published
@@ -160,6 +160,7 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
             for layer in (recipe, from_file, given)
             for name, value in layer.get(table, {}).items()
         }
+    _check_names("model_options", merged["model_options"], merged.get("model"))
     _check_meant(method, stated)
     if merged.get("non_private"):
         for name in ("epsilon", "delta", "noise"):
@@ -196,6 +197,21 @@ def _best(data: str, epsilon: float, stated: dict[str, Any]) -> dict[str, Any]:
                 name, stated[name], f"the best recipe for {data} has {recipe[name]}; leave one out"
             )
     return recipe
+
+
+def _check_names(table: str, options: dict[str, Any], model: str | None) -> None:
+    """Refuse options that a model does not have, before any record is read."""
+    if model is None or model not in models.names():
+        return  # which is refused by name, later
+    takes = [option.name for option in models.describe(model).options]
+    for name, value in options.items():
+        if name not in takes:
+            raise OptionError(
+                table,
+                f"{name}={value}",
+                f"{model} has no such option; beside its shape it takes: "
+                f"{', '.join(takes) or 'none'}",
+            )
 
 
 def _check_meant(method: str, stated: dict[str, Any]) -> None:

@@ -16,10 +16,11 @@ from torch.nn import functional as F
 
 from reticent.encoders.files import EMBEDDINGS, FIRST, Encoder
 from reticent.encoders.pieces import WordPieces
-from reticent.errors import whole
+from reticent.errors import DataError, whole
 
 LONGEST = 256
 """Word pieces of a text that are read if nothing is said: as many as most are trained on."""
+_CHARACTERS = 256  # more than a piece of a hundred letters, with spaces, ever has on average
 _AT_ONCE = {"cpu": 32, "cuda": 512}  # texts; no influence on the result but rounding
 
 
@@ -49,7 +50,8 @@ class TextEncoder(nn.Module):
 
     def forward(self, texts: Sequence[str]) -> Tensor:
         """Encode texts."""
-        return self.of_pieces([self.pieces.of(text) for text in texts])
+        most = _CHARACTERS * self.longest  # a long text is not cut to its end
+        return self.of_pieces([self.pieces.of(text[:most]) for text in texts])
 
     @torch.no_grad()
     def of_pieces(self, texts: Sequence[Sequence[int]]) -> Tensor:
@@ -64,6 +66,8 @@ class TextEncoder(nn.Module):
             mask = nn.utils.rnn.pad_sequence([torch.ones(len(row)) for row in rows], True)
             ids = nn.utils.rnn.pad_sequence(rows, True)
             result[some] = self.bert(ids.to(device), mask.to(device))
+        if not bool(result.isfinite().all()):
+            raise DataError("the encoder's vectors are not finite: its weights are damaged")
         return result
 
     def _whole(self, pieces: Sequence[int]) -> list[int]:
@@ -80,9 +84,10 @@ class Bert(nn.Module):
         super().__init__()
         self.heads, self.layers = encoder.heads, encoder.layers
         self.epsilon, self.pooling = encoder.epsilon, encoder.pooling
-        for name, tensor in encoder.weights.items():
-            self.register_buffer(name.replace(".", "_"), tensor, persistent=False)
         own = {part: encoder.weights[f"embeddings.{part}.weight"] for part in EMBEDDINGS}
+        for name, tensor in encoder.weights.items():
+            if not any(tensor is one for one in own.values()):
+                self.register_buffer(name.replace(".", "_"), tensor, persistent=False)
         self.register_buffer("words", own["word_embeddings"], False)
         # a text is one segment: the first kind throughout
         positions = own["position_embeddings"] + own["token_type_embeddings"][0]

@@ -8,30 +8,34 @@ vectors pooled, they are heeded.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from reticent.errors import DataError, OptionError
+from reticent.errors import DataError, OptionError, positive, whole
+from reticent.files import read_json
+
+_N = TypeVar("_N")
 
 ENVIRONMENT = "RETICENT_ENCODER"
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "model.safetensors", "vocab.txt"
 TOKENIZER, CUTTING, POOLING = "tokenizer.json", "tokenizer_config.json", "1_Pooling/config.json"
 MEAN, FIRST = "mean", "first"
 _POOLINGS = {"pooling_mode_mean_tokens": MEAN, "pooling_mode_cls_token": FIRST}
+_SHORT = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 EMBEDDINGS = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 _SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
     *("num_attention_heads", "max_position_embeddings", "type_vocab_size"),
 )
-_ACTIVATION = "gelu"
+_STATED = {"hidden_act": "gelu", "position_embedding_type": "absolute"}
+_PREFIX = "##"
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,9 @@ class Encoder:
         return cls(
             heads=sizes["num_attention_heads"],
             layers=sizes["num_hidden_layers"],
-            epsilon=float(config.get("layer_norm_eps", 1e-12)),
+            epsilon=_checked(
+                folder / CONFIG, positive, "layer_norm_eps", config.get("layer_norm_eps", 1e-12)
+            ),
             weights=_weights(folder / WEIGHTS, named, sizes),
             vocabulary=vocabulary,
             pooling=pooling,
@@ -98,7 +104,12 @@ class Encoder:
 def where(encoder: str | Path = "") -> Path | None:
     """The folder that is meant: $RETICENT_ENCODER where none is named."""
     named = str(encoder) or os.environ.get(ENVIRONMENT, "")
-    return Path(named).expanduser() if named else None
+    if not named:
+        return None
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:  # ~somebody who is not there
+        return Path(named)
 
 
 def _missing(folder: Path) -> str | None:
@@ -113,35 +124,66 @@ def _missing(folder: Path) -> str | None:
 
 def _read(path: Path) -> dict[str, Any]:
     """The object in a JSON file; an empty one where there is no file."""
-    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return _object(path, read_json(path) if path.is_file() else {})
+
+
+def _object(path: Path, found: Any, name: str = "") -> dict[str, Any]:
+    if found is None and name:
+        return {}
     if not isinstance(found, dict):
-        raise DataError(f"{path}: expected a JSON object")
+        raise DataError(f"{path}: expected a JSON object{f' as {name}' if name else ''}")
     return found
+
+
+def _checked(path: Path, rule: Callable[[str, Any], _N], name: str, value: Any) -> _N:
+    """A number of a file, by one of the rules for options."""
+    try:
+        return rule(name, value)
+    except (OptionError, TypeError) as error:
+        hint = error.hint if isinstance(error, OptionError) else "must be a number"
+        raise DataError(f"{path}: {name} = {value!r}: {hint}") from None
 
 
 def _vocabulary(folder: Path) -> list[str]:
     """The word pieces in their order, of an encoder that knows no capital letters."""
-    tokenizer = _read(folder / TOKENIZER)
-    normalizer = tokenizer.get("normalizer") or {}
+    path = folder / TOKENIZER
+    tokenizer = _read(path)
+    normalizer = _object(path, tokenizer.get("normalizer"), "normalizer")
+    model = _object(path, tokenizer.get("model"), "model")
+    if normalizer.get("type", "BertNormalizer") != "BertNormalizer":
+        raise DataError(f"{path}: its normalizer must be BertNormalizer")
+    if normalizer.get("strip_accents") is False:
+        raise DataError(f"{path}: the encoder keeps accents; such are not read")
+    if model.get("continuing_subword_prefix", _PREFIX) != _PREFIX:
+        raise DataError(f"{path}: pieces inside words must begin with {_PREFIX}")
     lowers = (normalizer.get("lowercase"), _read(folder / CUTTING).get("do_lower_case"))
-    if False in lowers:
+    pieces = _pieces(folder, path, model)
+    letters = (piece for piece in pieces if not (piece.startswith("[") and piece.endswith("]")))
+    if False in lowers or any(piece != piece.lower() for piece in letters):
         raise DataError(f"{folder}: the encoder tells capital letters apart; such are not read")
+    return pieces
+
+
+def _pieces(folder: Path, path: Path, model: dict[str, Any]) -> list[str]:
     if (folder / VOCABULARY).is_file():
-        return (folder / VOCABULARY).read_text(encoding="utf-8").splitlines()
-    model = tokenizer.get("model") or {}
+        return (folder / VOCABULARY).read_text(encoding="utf-8-sig").splitlines()
     numbers = model.get("vocab")
     if model.get("type") != "WordPiece" or not isinstance(numbers, dict):
-        raise DataError(f"{folder / TOKENIZER}: its model must be WordPiece, with a vocabulary")
-    pieces = sorted(numbers, key=lambda piece: numbers[piece])
-    if [numbers[piece] for piece in pieces] != list(range(len(pieces))):
-        raise DataError(f"{folder / TOKENIZER}: word pieces must be numbered from 0, each once")
-    return pieces
+        raise DataError(f"{path}: its model must be WordPiece, with a vocabulary")
+    if sorted(str(number) for number in numbers.values()) != sorted(map(str, range(len(numbers)))):
+        raise DataError(f"{path}: word pieces must be numbered from 0, each once")
+    return sorted(numbers, key=lambda piece: int(numbers[piece]))
 
 
 def _pooling(folder: Path) -> str:
     """How the encoder was trained to make one vector of many; by their mean if nothing says."""
-    stated = {name for name, value in _read(folder / POOLING).items() if value is True}
-    modes = {name for name in stated if name.startswith("pooling_mode")}
+    stated = _read(folder / POOLING)
+    modes = {name for name, value in stated.items() if value and name.startswith("pooling_mode_")}
+    if isinstance(stated.get("pooling_mode"), str):
+        modes |= {_SHORT.get(stated["pooling_mode"], stated["pooling_mode"])}
+    further = {"2_Dense", "3_Dense"} & {path.name for path in folder.iterdir()}
+    if further:
+        raise DataError(f"{folder / further.pop()}: layers after the pooling are not read")
     if not modes:
         return MEAN
     if len(modes) > 1 or not modes <= set(_POOLINGS):
@@ -155,14 +197,10 @@ def _pooling(folder: Path) -> str:
 def _sizes(path: Path, config: dict[str, Any]) -> dict[str, int]:
     if config.get("model_type") != "bert":
         raise DataError(f"{path}: model_type must be bert; other encoders are not read")
-    if config.get("hidden_act", _ACTIVATION) != _ACTIVATION:
-        raise DataError(f"{path}: hidden_act must be {_ACTIVATION}, not {config['hidden_act']}")
-    sizes: dict[str, int] = {}
-    for name in _SIZES:
-        value = config.get(name)
-        if not isinstance(value, int) or value < 1:
-            raise DataError(f"{path}: {name} must be a whole number from 1, not {value!r}")
-        sizes[name] = value
+    for name, value in _STATED.items():
+        if config.get(name, value) != value:
+            raise DataError(f"{path}: {name} must be {value}, not {config[name]}")
+    sizes = {name: _checked(path, whole, name, config.get(name)) for name in _SIZES}
     if sizes["hidden_size"] % sizes["num_attention_heads"]:
         raise DataError(f"{path}: hidden_size must be a multiple of num_attention_heads")
     return sizes
@@ -175,9 +213,9 @@ def _weights(path: Path, held: Mapping[str, Tensor], sizes: Mapping[str, int]) -
         if name not in held or tuple(held[name].shape) != shape:
             has = tuple(held[name].shape) if name in held else "nothing"
             raise DataError(f"{path}: expected {shape} numbers as {name}, found {has}")
-        if not bool(held[name].isfinite().all()):
-            raise DataError(f"{path}: {name} holds numbers that are not finite")
         found[name] = held[name].float()
+        if not bool(found[name].isfinite().all()):
+            raise DataError(f"{path}: {name} holds numbers that are not finite")
     return found
 
 

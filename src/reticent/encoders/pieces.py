@@ -14,6 +14,7 @@ from reticent.errors import DataError
 UNKNOWN, FIRST, LAST = "[UNK]", "[CLS]", "[SEP]"
 UNKNOWN_WORD = "<unk>"
 _LONGEST = 100  # characters; a longer run is unknown
+_REPLACEMENT = "\ufffd"  # of what could not be decoded: no character
 _IDEOGRAPHS = (
     *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F)),
     *((0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),
@@ -67,7 +68,9 @@ def _runs(text: str) -> list[str]:
     spaced = []
     for character in plain:
         kind = unicodedata.category(character)
-        if kind == "Mn" or (kind.startswith("C") and character not in "\t\n\r"):
+        if kind == "Mn" or character == _REPLACEMENT:
+            continue
+        if kind.startswith("C") and character not in "\t\n\r":
             continue
         alone = _is_punctuation(character, kind) or _is_ideograph(character)
         spaced.append(f" {character} " if alone else character)

@@ -22,6 +22,9 @@ from reticent.features.catalog import WORDS, build, describe
 
 Progress = Callable[[int, int], None]
 
+FEATURES, FINGERPRINT = "inputs are {name} features", "files of fingerprint"
+"""How the note on features begins, and how it speaks of files."""
+
 FOLDER = "features"
 _PIECE = 1024  # records on the device at a time; no influence on the result
 
@@ -58,7 +61,7 @@ def apply(
     """
     card = describe(name)
     chosen = card.complete(options or {})
-    notes = [_note(name, chosen, card.privacy)]
+    notes = [feature_note(name, options)]
     paths = locate(splits, name, options, root=root) if keep else None
     features: list[Tensor] = []
     extras = extras_of(splits)
@@ -105,7 +108,10 @@ def locate(
     """
     card = describe(name)
     chosen = card.complete(options or {})
-    stated = [cache.FORMAT, name, card.version, chosen, card.made_with(chosen)]
+    made_with = card.made_with(chosen)
+    # files count by what they hold, wherever they are
+    where = {option: value for option, value in chosen.items() if option not in card.files}
+    stated = [cache.FORMAT, name, card.version, where if made_with else chosen, made_with]
     text = json.dumps(stated, sort_keys=True, default=repr)
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     folder = data_home(root) / FOLDER
@@ -144,7 +150,12 @@ def _in_memory(shape: tuple[int, ...], parts: Iterable[NDArray[np.float32]]) -> 
     return whole
 
 
-def _note(name: str, options: Mapping[str, Any], privacy: str) -> str:
-    stated = {option: value for option, value in options.items() if value not in ("", None)}
-    given = ", ".join(f"{option} {value}" for option, value in stated.items())
-    return f"inputs are {name} features ({given}), {privacy}"
+def feature_note(name: str, options: Mapping[str, Any] | None = None) -> str:
+    """What a ledger says of features; of files, what they hold and not where they are."""
+    card = describe(name)
+    chosen = card.complete(options or {})
+    made_with = card.made_with(chosen)
+    stated = {o: value for o, value in chosen.items() if value not in ("", None)}
+    given = [f"{o} {value}" for o, value in stated.items() if o not in card.files]
+    given += [f"{FINGERPRINT} {made_with}"] if made_with else []
+    return f"{FEATURES.format(name=name)} ({', '.join(given)}), {card.privacy}"

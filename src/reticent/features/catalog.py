@@ -58,7 +58,8 @@ class FeatureCard:
         extras: which of `Splits.extras`, and `words`, the builder is given.
         reach: the public bounds that `standardise` is given where none are stated.
         version: raised when the same options come to mean other numbers; old files are then left.
-        made_with: a fingerprint of files that the options name.
+        files: the options that name files or folders.
+        made_with: a fingerprint of these.
         learned: how what comes with the library was learned, as its file tells.
     """
 
@@ -73,12 +74,13 @@ class FeatureCard:
     extras: tuple[str, ...] = ()
     reach: ReachOf = lambda shape: Reach()
     version: int = 1
+    files: tuple[str, ...] = ()
     made_with: Callable[[Mapping[str, Any]], str] = lambda options: ""
     learned: Callable[[], Mapping[str, Any]] = dict
 
     def to_json(self) -> dict[str, Any]:
         """The card as JSON-ready data."""
-        hidden = ("build", "reach", "version", "made_with")
+        hidden = ("build", "reach", "version", "files", "made_with")
         card = {key: value for key, value in vars(self).items() if key not in hidden}
         options = [asdict(option) for option in self.options]
         return {**card, "options": options, "learned": dict(self.learned())}
@@ -216,6 +218,7 @@ _CARDS = {
                 FeatureOption("weights", "", "a file from `reticent features pretrain`"),
             ),
             reach=_unit_reach,
+            files=("weights",),
             made_with=lambda options: weights_digest(options["weights"]),
             learned=weights_origin,
         ),
@@ -274,6 +277,7 @@ _CARDS = {
             ),
             extras=(WORDS, "vectors"),
             reach=_unit_reach,
+            files=("encoder",),
             made_with=lambda options: encoder_digest(options["encoder"]),
         ),
     )
@@ -307,4 +311,8 @@ def build(
                 "for a data set that has some",
             )
     needed = {extra: extras[extra] for extra in card.extras}
-    return card.build(shape, **needed, **card.complete(options))
+    try:
+        return card.build(shape, **needed, **card.complete(options))
+    except OptionError as error:
+        error.of = "feature"
+        raise

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reticent.encoders import LONGEST, TextEncoder
-from reticent.errors import positive
+from reticent.errors import single
 from reticent.features.word_vectors import PADDING, check_tokens
 
 
@@ -75,13 +75,13 @@ class WithClusters(nn.Module):
     Args:
         encoder: A `SentenceEncoder`.
         clusters: A `WordClusters`, whose features have length 1.
-        weight: The length of the encoder's vectors beside them.
+        weight: The length of the encoder's vectors beside them, before both are scaled to 1.
     """
 
     def __init__(self, encoder: nn.Module, clusters: nn.Module, weight: float) -> None:
         super().__init__()
         self.encoder, self.clusters = encoder, clusters
-        self.weight = positive("weight", weight)
+        self.weight = single("weight", weight)
 
     @torch.no_grad()
     def forward(self, tokens: Tensor) -> Tensor:

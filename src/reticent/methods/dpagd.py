@@ -116,11 +116,16 @@ class DPAGD(DPSGD):
             given = getattr(self, name)
             if given is None:
                 continue
-            if isinstance(given, (str, int, float)) or not len(given):
+            if not isinstance(given, (list, tuple)) or not given:
                 raise OptionError(name, given, "must be a list of step sizes")
-            object.__setattr__(self, name, tuple(sorted(single(name, one) for one in given)))
+            object.__setattr__(self, name, tuple(single(name, one) for one in given))
         if self.moves is not None and len(self.moves) != len(self.sizes or ()):
             raise OptionError("moves", self.moves, "must be as many as sizes, which are needed too")
+        if self.sizes is not None:  # by size, each with its move
+            pairs = sorted(zip(self.sizes, self.moves or self.sizes, strict=True))
+            object.__setattr__(self, "sizes", tuple(size for size, _ in pairs))
+            if self.moves is not None:
+                object.__setattr__(self, "moves", tuple(move for _, move in pairs))
         whole("adapt", self.adapt, least=0)
         not_negative("stretch", self.stretch)
         between("share", self.share, 0, 1, open_low=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,12 @@ def notes(tmp_path: Path) -> Path:
 
 
 def test_cells_become_what_the_encoder_makes_of_them(folder: Path) -> None:
-    texts = ["good films", None, "Don't! good", "  ", 7]
+    texts = ["good films", None, "Don't! good", "  ", 7, math.nan]
     column = Column("note", "sentences", buckets=WIDTH, encoder=encoder_digest())
     found = encode(table_of({"note": texts}), [column])
     expected = TextEncoder(folder)(["good films", "Don't! good", "7"])
     torch.testing.assert_close(found[[0, 2, 4]], expected)
-    assert not found[[1, 3]].any()
+    assert not found[[1, 3, 5]].any()
 
 
 def test_a_column_beside_others(folder: Path, notes: Path) -> None:
@@ -84,7 +85,12 @@ def test_later_records_need_the_same_encoder(
     expected = TextEncoder(folder)(["bad film"])
     torch.testing.assert_close(again.read(new).inputs, expected)
     save_file({name: 2 * one for name, one in tensors().items()}, folder / "model.safetensors")
-    with pytest.raises(DataError, match=r"column 'note': .*fingerprint .*encoder holds another"):
+    with pytest.raises(
+        DataError, match=r"column 'note': .*fingerprint .*encoder, which holds another"
+    ):
+        again.read(new)
+    monkeypatch.setenv("RETICENT_ENCODER", str(notes.parent))
+    with pytest.raises(DataError, match=r"\$RETICENT_ENCODER = .*, which holds none"):
         again.read(new)
     monkeypatch.delenv("RETICENT_ENCODER")
     with pytest.raises(DataError, match=r"\$RETICENT_ENCODER names none"):

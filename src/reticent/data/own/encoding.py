@@ -150,7 +150,8 @@ def _sentences(column: Column, cells: list[Any], part: Floats) -> None:
     """By the frozen encoder that the column was planned with; nothing for an empty cell."""
     found = encoder_digest()
     if found != column.encoder:
-        named = f"{where()} holds another" if found else "names none"
+        holds = "another" if found else "none"
+        named = "names none" if where() is None else f"= {where()}, which holds {holds}"
         raise DataError(
             f"column {column.name!r}: the model was trained with a sentence encoder (fingerprint "
             f"{column.encoder}); ${ENVIRONMENT} {named}"
@@ -165,4 +166,9 @@ def _sentences(column: Column, cells: list[Any], part: Floats) -> None:
 def _in_pieces(cells: list[Any]) -> Iterator[tuple[int, list[str]]]:
     for start in range(0, len(cells), _PIECE):
         some = cells[start : start + _PIECE]
-        yield start, ["" if cell is None else cell_text(cell) for cell in some]
+        yield start, ["" if _is_nothing(cell) else cell_text(cell) for cell in some]
+
+
+def _is_nothing(cell: Any) -> bool:
+    """Whether a text is missing; a word such as `none` is one."""
+    return cell is None or (isinstance(cell, float) and cell != cell)

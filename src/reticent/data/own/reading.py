@@ -160,7 +160,8 @@ def _assembled(name: str, main: Content, test: Content | None, reading: Reading)
     if classes is None:
         classes = learned_classes(main.origin, main.labels, main.where)
     plan = _planned(main, reading)
-    inputs, labels = plan.inputs(main), class_numbers(main.labels, classes, main.where)
+    labels = class_numbers(main.labels, classes, main.where)  # first: texts may take minutes
+    inputs = plan.inputs(main)
     notes, told = [], []
     if reading.classes is None and main.classes is None:
         told.append(LEARNED)
