@@ -85,6 +85,8 @@ def test_recipes_know_about_features() -> None:
     assert (plain.model, plain.features, plain.batch) == ("cifar-cnn", "none", 4096)
     assert resolve(None, featured).model == "scatter-cnn"
     assert resolve(None, featured).batch == 8192
+    for words in ("word-vectors", "sentence-encoder"):  # numbers, which no recurrent model takes
+        assert resolve(None, {"data": "imdb", "features": words}).model == "linear"
     # another model than the recipe's need not have an activation
     assert resolve(None, {**featured, "model": "scatter-linear"}).activation is None
     assert resolve(None, {"data": "mnist", "model": "linear"}).activation is None

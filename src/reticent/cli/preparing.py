@@ -113,7 +113,7 @@ def prepare(
         statistics, ledger = _kept(folder, plan, budget)
         begun = (folder / CHECKPOINT).exists()
     else:
-        _refuse_taken(folder, overwrite)
+        refuse_taken_run(folder, overwrite)
         ledger, begun = Ledger(budget), True
         statistics = features.channel_statistics(
             splits.train[0] if channels is None else splits.train[0][:, channels],
@@ -235,7 +235,8 @@ def _kept(
     return statistics, ledger
 
 
-def _refuse_taken(folder: Path, overwrite: bool) -> None:
+def refuse_taken_run(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds a run, or what was released for one."""
     check_folder("folder", folder)
     if overwrite:
         return

@@ -16,6 +16,7 @@ from reticent.data import lookup as describe_data
 from reticent.data.own import is_own
 from reticent.errors import CheckpointError, OptionError, one_of, whole
 from reticent.files import read_json, to_json, write_atomically
+from reticent.privacy import Budget
 from reticent.recipes import recipe_for
 
 if sys.version_info >= (3, 11):
@@ -135,6 +136,8 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     files = [layer.pop("data_options", {}) for layer in (from_file, given)]
     stated["data_options"] = {name: value for layer in files for name, value in layer.items()}
     if is_own(data):
+        if _promises_epsilon(method) and not stated.get("non_private"):
+            Budget(epsilon, stated.get("delta", Settings.delta))  # refuses before a file is read
         recipe = own_settings(data, stated, recipe)
         for layer in (from_file, given):
             layer.pop("data", None)  # the recipe has it as a path that holds anywhere

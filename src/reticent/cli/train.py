@@ -20,6 +20,7 @@ from reticent.cli.cautions import cautions
 from reticent.cli.deniability import without_epsilon
 from reticent.cli.diagnostics import keep_diagnostics
 from reticent.cli.output import AsJson, epsilon_text, number, print_json, screen, warn
+from reticent.cli.preparing import refuse_taken_run
 from reticent.cli.report import refresh_reports
 from reticent.cli.settings import Settings, assignments, resolve, save_settings, saved_settings
 from reticent.cli.stopping import Sitting, telling_what_was_stopped
@@ -157,7 +158,10 @@ def train(
             if (folder / RUN_FILE).exists():
                 raise CheckpointError(f"resume = {str(folder)!r}: that run is finished")
         else:
-            settings = resolve(config, flags)
+            if out is not None:
+                refuse_taken_run(out, overwrite)  # before records are read, which may take minutes
+            with screen.status("reading") if show else nullcontext():
+                settings = resolve(config, flags)
             name = own_data.shown_name(settings.data)
             folder = out or Path("runs") / f"{name}-{settings.method}"
             own_data.warn(settings.data, settings.data_options)

@@ -13,6 +13,8 @@ from reticent.models.activations import ActivationFactory
 from reticent.models.registry import ModelCard, Option, register
 from reticent.models.shapes import Shape
 
+_MOST_UNITS = 1 << 20
+
 
 @register(
     ModelCard(
@@ -101,6 +103,8 @@ def mlp(
     layers: list[nn.Module] = [nn.Flatten()]
     size = math.prod(input_shape)
     for units in hidden:
-        layers += [nn.Linear(size, whole("hidden", units)), activation()]
+        if whole("hidden", units) > _MOST_UNITS:
+            raise OptionError("hidden", hidden, f"must be sizes of at most {_MOST_UNITS:,}")
+        layers += [nn.Linear(size, int(units)), activation()]
         size = int(units)
     return nn.Sequential(*layers, nn.Linear(size, classes))
