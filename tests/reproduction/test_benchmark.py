@@ -23,25 +23,6 @@ ROOT = Path(__file__).parent.parent.parent
 RECORD = "reproduce-small.json"
 
 
-@pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("reproductions")
-
-
-@pytest.fixture
-def tables(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("reproduction_tables")
-
-
-@pytest.fixture
-def small(tmp_path):
-    path = tmp_path / "small.toml"
-    path.write_text(SMALL)
-    return str(path)
-
-
 def read(folder):
     return json.loads((folder / RECORD).read_text())
 
@@ -79,9 +60,9 @@ def cut_off(bench, monkeypatch, at):
     return begun
 
 
-def test_a_record_of_a_table(bench, small, tmp_path):
+def test_a_record_of_a_table(bench, small_file, tmp_path):
     out = tmp_path / "out"
-    outcomes = bench.measure(bench.asked_of([small]), out, seeds=2, device="cpu")
+    outcomes = bench.measure(bench.asked_of([small_file]), out, seeds=2, device="cpu")
     assert [outcome.state for outcome in outcomes] == ["done"] * 10
     record = read(out)
     assert (record["what"], record["table"], record["runs"]) == ("reproduce", "small", 5)
@@ -108,8 +89,10 @@ def test_a_record_of_a_table(bench, small, tmp_path):
     assert str(tmp_path) not in (out / RECORD).read_text()  # no word of where it was
 
 
-def test_a_cut_off_leaves_whole_rows_and_the_same_call_goes_on(bench, small, tmp_path, monkeypatch):
-    asked = bench.asked_of([small])
+def test_a_cut_off_leaves_whole_rows_and_the_same_call_goes_on(
+    bench, small_file, tmp_path, monkeypatch
+):
+    asked = bench.asked_of([small_file])
     bench.measure(asked, tmp_path / "whole", seeds=2, device="cpu")
     cut_off(bench, monkeypatch, at=6)
     outcomes = bench.measure(asked, tmp_path / "out", seeds=2, device="cpu")
@@ -124,9 +107,9 @@ def test_a_cut_off_leaves_whole_rows_and_the_same_call_goes_on(bench, small, tmp
     assert numbers(read(tmp_path / "out")) == numbers(read(tmp_path / "whole"))
 
 
-def test_nothing_is_done_twice(bench, small, tmp_path, monkeypatch):
+def test_nothing_is_done_twice(bench, small_file, tmp_path, monkeypatch):
     """From the jobs of the same folder, or in another folder from the record alone."""
-    asked = bench.asked_of([small], rows=["DPSGD", "SGD"])
+    asked = bench.asked_of([small_file], rows=["DPSGD", "SGD"])
     bench.measure(asked, tmp_path / "out", seeds=2, device="cpu")
     monkeypatch.setattr(running, "train_group", lambda *a, **k: pytest.fail("trained again"))
     bench.measure(asked, tmp_path / "out", seeds=2, device="cpu")
@@ -135,7 +118,7 @@ def test_nothing_is_done_twice(bench, small, tmp_path, monkeypatch):
     assert read(again) == read(tmp_path / "out")
     assert len(list((again / "jobs").iterdir())) == 6
     # fewer seeds, other rows: what was there stays in the record
-    few = bench.asked_of([small], rows=["SGD"])
+    few = bench.asked_of([small_file], rows=["SGD"])
     bench.measure(few, again, seeds=1, device="cpu")
     assert read(again) == read(tmp_path / "out")
     (again / RECORD).unlink()  # the jobs alone are enough
@@ -143,8 +126,8 @@ def test_nothing_is_done_twice(bench, small, tmp_path, monkeypatch):
     assert read(again) == read(tmp_path / "out")
 
 
-def test_runs_of_other_settings_are_not_taken_over(bench, small, tmp_path):
-    asked = bench.asked_of([small], rows=["DPSGD"])
+def test_runs_of_other_settings_are_not_taken_over(bench, small_file, tmp_path):
+    asked = bench.asked_of([small_file], rows=["DPSGD"])
     bench.measure(asked, tmp_path / "out", device="cpu")
     record = read(tmp_path / "out")
     table = parse(SMALL, "small", "small.toml")
@@ -180,8 +163,8 @@ def test_a_record_gives_back_what_it_was_made_of(bench):
     assert list(bench.recovered(record, table, {})) == [(job, outcome)]
 
 
-def test_failures_stay_in_the_record_and_missing_data_does_not(bench, small, tmp_path):
-    table = load(small)
+def test_failures_stay_in_the_record_and_missing_data_does_not(bench, small_file, tmp_path):
+    table = load(small_file)
     keys = [job_of(table, entry, 0).key for entry in table.entries()]
     outcomes = {
         keys[0]: Outcome(keys[0], "failed", error="diverged"),
@@ -192,13 +175,13 @@ def test_failures_stay_in_the_record_and_missing_data_does_not(bench, small, tmp
     assert entry["failed"] == {"0": "diverged"}
     assert "somewhere" not in json.dumps(record)
     (tmp_path / RECORD).write_text(json.dumps(record))
-    sgd = bench.asked_of([small], rows=["SGD"])
+    sgd = bench.asked_of([small_file], rows=["SGD"])
     bench.measure(sgd, tmp_path / "out", known=[tmp_path], device="cpu")
     assert [entry["failed"] for entry in read(tmp_path / "out")["entries"]] == [
         {"0": "diverged"},
         {},
     ]
-    dpsgd = bench.asked_of([small], rows=["DPSGD"], columns=["1"])
+    dpsgd = bench.asked_of([small_file], rows=["DPSGD"], columns=["1"])
     bench.measure(dpsgd, tmp_path / "out", known=[tmp_path], device="cpu")  # tried again
     assert [entry["failed"] for entry in read(tmp_path / "out")["entries"]] == [{}, {}]
 
@@ -224,7 +207,7 @@ def test_the_limit_is_an_interrupt_but_not_while_results_are_kept(bench):
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_the_limit_stops_a_job_with_its_checkpoint(bench, small, tmp_path, monkeypatch):
+def test_the_limit_stops_a_job_with_its_checkpoint(bench, small_file, tmp_path, monkeypatch):
     def run(jobs, out, *, tell, **options):
         def telling(event):
             if event.what == running.GOING and event.done == 3:
@@ -234,7 +217,7 @@ def test_the_limit_stops_a_job_with_its_checkpoint(bench, small, tmp_path, monke
         return running.run_jobs(jobs, out, tell=telling, **options)
 
     monkeypatch.setattr(bench, "run_jobs", run)
-    asked = bench.asked_of([small], rows=["DPSGD"], columns=["1"])
+    asked = bench.asked_of([small_file], rows=["DPSGD"], columns=["1"])
     endless = {"steps": 10**6, "noise": 2000.0}
     outcomes = bench.measure(asked, tmp_path, device="cpu", time_limit=1000, changes=endless)
     assert outcomes == [None]
@@ -242,15 +225,17 @@ def test_the_limit_stops_a_job_with_its_checkpoint(bench, small, tmp_path, monke
     assert list((tmp_path / "work").glob(f"*/{CHECKPOINT}"))  # from which the same call goes on
 
 
-def test_the_command(bench, small, tmp_path, monkeypatch, capsys):
-    words = f"--tables {small} --rows SGD --seeds 1 --device cpu --out {tmp_path / 'out'} --lr 0.2"
+def test_the_command(bench, small_file, tmp_path, monkeypatch, capsys):
+    words = (
+        f"--tables {small_file} --rows SGD --seeds 1 --device cpu --out {tmp_path / 'out'} --lr 0.2"
+    )
     monkeypatch.setattr(sys, "argv", ["reproductions", *words.split(), "--known"])
     bench.main()
     assert "1 done" in capsys.readouterr().out
     record = json.loads((tmp_path / "out" / "reproduce-small-lr0.2.json").read_text())
     assert record["changes"] == {"lr": 0.2}
     with pytest.raises(SystemExit, match="no entry"):
-        bench.asked_of([small], rows=["nobody"])
+        bench.asked_of([small_file], rows=["nobody"])
 
 
 def test_jobs_go_row_by_row(bench):

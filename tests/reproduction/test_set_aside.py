@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 
@@ -17,24 +16,6 @@ RESULTS = BENCHMARKS / "results"
 RECORD = "reproduce-small.json"
 
 
-@pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("reproductions")
-
-
-@pytest.fixture
-def merging(bench):
-    return importlib.import_module("merge")
-
-
-@pytest.fixture
-def small(tmp_path):
-    path = tmp_path / "small.toml"
-    path.write_text(SMALL)
-    return str(path)
-
-
 def read(folder):
     return json.loads((folder / RECORD).read_text())
 
@@ -46,16 +27,16 @@ def test_records_are_of_the_settings_that_tables_have(path, merging):
 
 
 def test_runs_of_settings_that_were_given_up_are_set_aside(
-    bench, merging, small, tmp_path, monkeypatch
+    bench, merging, small_file, tmp_path, monkeypatch
 ):
-    asked = bench.asked_of([small], rows=["DPSGD", "SGD"])
+    asked = bench.asked_of([small_file], rows=["DPSGD", "SGD"])
     bench.measure(asked, tmp_path, device="cpu")
     before = read(tmp_path)
-    table = parse(SMALL, before["table"], small)
+    table = parse(SMALL, before["table"], small_file)
     monkeypatch.setattr(merging, "load", lambda name: table)
     assert merging.set_aside("no reason", tmp_path) == 0
     assert read(tmp_path) == before
-    other = parse(SMALL.replace("[6.0, 3.0]", "[6.0, 4.0]"), before["table"], small)
+    other = parse(SMALL.replace("[6.0, 3.0]", "[6.0, 4.0]"), before["table"], small_file)
     monkeypatch.setattr(merging, "load", lambda name: other)
     assert merging.set_aside("a better rate", tmp_path) == 1
     after = read(tmp_path)
@@ -74,10 +55,12 @@ def test_runs_of_settings_that_were_given_up_are_set_aside(
     assert merging.set_aside("again", tmp_path) == 0
 
 
-def test_nothing_leaves_the_records_before_it_is_kept(bench, merging, small, tmp_path, monkeypatch):
-    bench.measure(bench.asked_of([small], rows=["DPSGD"]), tmp_path, device="cpu")
+def test_nothing_leaves_the_records_before_it_is_kept(
+    bench, merging, small_file, tmp_path, monkeypatch
+):
+    bench.measure(bench.asked_of([small_file], rows=["DPSGD"]), tmp_path, device="cpu")
     before = read(tmp_path)
-    other = parse(SMALL.replace("[6.0, 3.0]", "[6.0, 4.0]"), before["table"], small)
+    other = parse(SMALL.replace("[6.0, 3.0]", "[6.0, 4.0]"), before["table"], small_file)
     monkeypatch.setattr(merging, "load", lambda name: other)
     (tmp_path / "set-aside.json").write_text("broken")
     with pytest.raises(ValueError, match="Expecting value"):
