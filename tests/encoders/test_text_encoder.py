@@ -175,6 +175,35 @@ def test_vectors_are_pooled_as_the_encoder_was_trained(folder: Path) -> None:
         TextEncoder(folder)
 
 
+def test_how_a_text_is_computed_does_not_depend_on_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither padding nor the number of rows: one record more would round all others anew."""
+    config = {**CONFIG, "max_position_embeddings": 40}
+    (folder / "config.json").write_text(json.dumps(config))
+    held = tensors()
+    held["embeddings.position_embeddings.weight"] = torch.randn(40, WIDTH)
+    save_file(held, folder / "model.safetensors")
+    encoder = TextEncoder(folder)
+    seen: list[tuple[int, ...]] = []
+    forward = encoder.bert.forward
+    monkeypatch.setattr(
+        encoder.bert,
+        "forward",
+        lambda ids, mask: seen.append(tuple(ids.shape)) or forward(ids, mask),
+    )
+    texts = ["good", "bad " * 14, "bad " * 15, "film " * 60, ""]
+    alone = []
+    for text in texts:
+        encoder([text])
+        alone.append(seen.pop())
+    assert [length for _, length in alone] == [16, 16, 32, 40, 16]
+    found = encoder([*texts * 9, "good film " * 12])
+    assert set(seen) == set(alone)
+    for k, text in enumerate(texts):
+        torch.testing.assert_close(found[k], encoder([text])[0], rtol=1e-6, atol=1e-7)
+
+
 def test_the_fingerprint_is_of_every_file(folder: Path) -> None:
     before = encoder_digest(folder)
     for name in ("config.json", "vocab.txt", "model.safetensors"):

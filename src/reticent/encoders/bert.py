@@ -21,7 +21,8 @@ from reticent.errors import DataError, whole
 LONGEST = 256
 """Word pieces of a text that are read if nothing is said: as many as most are trained on."""
 _CHARACTERS = 256  # more than a piece of a hundred letters, with spaces, ever has on average
-_AT_ONCE = {"cpu": 32, "cuda": 512}  # texts; no influence on the result but rounding
+_AT_ONCE = {"cpu": 16, "cuda": 512}  # texts; always as many, whoever else is there
+_STEP = 16  # word pieces; a text is padded to a multiple of it
 
 
 class TextEncoder(nn.Module):
@@ -55,17 +56,29 @@ class TextEncoder(nn.Module):
 
     @torch.no_grad()
     def of_pieces(self, texts: Sequence[Sequence[int]]) -> Tensor:
-        """Encode texts that are cut already, those of about the same length at a time."""
+        """Encode texts that are cut already.
+
+        The shape in which a text is computed follows from its own length: padded to the longest of
+        a batch, it would be rounded otherwise when a record is added or removed.
+        """
         device = self.bert.positions.device
-        order = sorted(range(len(texts)), key=lambda k: len(texts[k]))
         result = torch.empty((len(texts), self.width), device=device)
+        alike: dict[int, list[int]] = {}
+        for k, text in enumerate(texts):
+            length = len(self._whole(text))
+            alike.setdefault(min(-(-length // _STEP) * _STEP, self.longest), []).append(k)
         size = _AT_ONCE.get(device.type, 64)
-        for start in range(0, len(order), size):
-            some = order[start : start + size]
-            rows = [torch.tensor(self._whole(texts[k])) for k in some]
-            mask = nn.utils.rnn.pad_sequence([torch.ones(len(row)) for row in rows], True)
-            ids = nn.utils.rnn.pad_sequence(rows, True)
-            result[some] = self.bert(ids.to(device), mask.to(device))
+        for length, numbers in alike.items():
+            for start in range(0, len(numbers), size):
+                some = numbers[start : start + size]
+                ids = torch.zeros((size, length), dtype=torch.long)
+                mask = torch.zeros((size, length))
+                mask[:, 0] = 1  # rows that are no text count for nothing, but must be finite
+                for row, k in enumerate(some):
+                    pieces = self._whole(texts[k])
+                    ids[row, : len(pieces)] = torch.tensor(pieces)
+                    mask[row, : len(pieces)] = 1
+                result[some] = self.bert(ids.to(device), mask.to(device))[: len(some)]
         if not bool(result.isfinite().all()):
             raise DataError("the encoder's vectors are not finite: its weights are damaged")
         return result
