@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reproductions import RESULTS, WHAT, Asked, Keeper, matched
+from reproduction_records import WHAT, matched
+from reproductions import RESULTS, Asked, Keeper
 from reticent.files import write_atomically
 from reticent.reproduction.tables import load
 
@@ -31,7 +32,7 @@ def merge(folders: Sequence[Path], into: Path) -> list[str]:
         first = next(folder / name for folder in folders if (folder / name).exists())
         table = load(json.loads(first.read_text(encoding="utf-8"))["table"])
         with tempfile.TemporaryDirectory() as scratch:
-            keeper = Keeper([Asked(table, ())], Path(scratch), 0, {})
+            keeper = Keeper([Asked(table, (), 0)], Path(scratch), {})
             keeper.take_over((*folders, into), failed=False)
             keeper.write()
             if (made := Path(scratch) / name).exists():

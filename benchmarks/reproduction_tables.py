@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from frontier_points import up
-from reproductions import place
+from reproduction_records import place
 from reticent.reproduction.measures import METRICS
 from reticent.reproduction.reports import digits, rows_of
 from reticent.reproduction.tables import PUBLISHED, SOUND, VARIANTS, Entry, Table, load, names

@@ -62,7 +62,7 @@ def cut_off(bench, monkeypatch, at):
 
 def test_a_record_of_a_table(bench, small_file, tmp_path):
     out = tmp_path / "out"
-    outcomes = bench.measure(bench.asked_of([small_file]), out, seeds=2, device="cpu")
+    outcomes = bench.measure(bench.asked_of([small_file], seeds=2), out, device="cpu")
     assert [outcome.state for outcome in outcomes] == ["done"] * 10
     record = read(out)
     assert (record["what"], record["table"], record["runs"]) == ("reproduce", "small", 5)
@@ -92,16 +92,16 @@ def test_a_record_of_a_table(bench, small_file, tmp_path):
 def test_a_cut_off_leaves_whole_rows_and_the_same_call_goes_on(
     bench, small_file, tmp_path, monkeypatch
 ):
-    asked = bench.asked_of([small_file])
-    bench.measure(asked, tmp_path / "whole", seeds=2, device="cpu")
+    asked = bench.asked_of([small_file], seeds=2)
+    bench.measure(asked, tmp_path / "whole", device="cpu")
     cut_off(bench, monkeypatch, at=6)
-    outcomes = bench.measure(asked, tmp_path / "out", seeds=2, device="cpu")
+    outcomes = bench.measure(asked, tmp_path / "out", device="cpu")
     assert [outcome is not None for outcome in outcomes] == [True] * 5 + [False] * 5
     record = read(tmp_path / "out")
     seeds = {(e["row"], e["column"]): len(e["runs"]) for e in record["entries"]}
     assert seeds == {("DPSGD", 1): 2, ("DPSGD", 3): 2, ("DPIS", 1): 1}
     begun = cut_off(bench, monkeypatch, at=99)
-    finished = bench.measure(asked, tmp_path / "out", seeds=2, device="cpu")
+    finished = bench.measure(asked, tmp_path / "out", device="cpu")
     assert len(begun) == 5  # what was left
     assert {outcome.state for outcome in finished} == {"done"}
     assert numbers(read(tmp_path / "out")) == numbers(read(tmp_path / "whole"))
@@ -109,20 +109,20 @@ def test_a_cut_off_leaves_whole_rows_and_the_same_call_goes_on(
 
 def test_nothing_is_done_twice(bench, small_file, tmp_path, monkeypatch):
     """From the jobs of the same folder, or in another folder from the record alone."""
-    asked = bench.asked_of([small_file], rows=["DPSGD", "SGD"])
-    bench.measure(asked, tmp_path / "out", seeds=2, device="cpu")
+    asked = bench.asked_of([small_file], rows=["DPSGD", "SGD"], seeds=2)
+    bench.measure(asked, tmp_path / "out", device="cpu")
     monkeypatch.setattr(running, "train_group", lambda *a, **k: pytest.fail("trained again"))
-    bench.measure(asked, tmp_path / "out", seeds=2, device="cpu")
+    bench.measure(asked, tmp_path / "out", device="cpu")
     again = tmp_path / "again"
-    bench.measure(asked, again, seeds=2, known=[tmp_path / "out"], device="cpu")
+    bench.measure(asked, again, known=[tmp_path / "out"], device="cpu")
     assert read(again) == read(tmp_path / "out")
     assert len(list((again / "jobs").iterdir())) == 6
     # fewer seeds, other rows: what was there stays in the record
     few = bench.asked_of([small_file], rows=["SGD"])
-    bench.measure(few, again, seeds=1, device="cpu")
+    bench.measure(few, again, device="cpu")
     assert read(again) == read(tmp_path / "out")
     (again / RECORD).unlink()  # the jobs alone are enough
-    bench.measure(few, again, seeds=1, device="cpu")
+    bench.measure(few, again, device="cpu")
     assert read(again) == read(tmp_path / "out")
 
 
@@ -239,8 +239,8 @@ def test_the_command(bench, small_file, tmp_path, monkeypatch, capsys):
 
 
 def test_jobs_go_row_by_row(bench):
-    (asked,) = bench.asked_of(["dpsur/table2"], data=["fashion-mnist"])
-    jobs = asked.jobs(3, {})
+    (asked,) = bench.asked_of(["dpsur/table2"], data=["fashion-mnist"], seeds=3)
+    jobs = asked.jobs({})
     rows = [(job.settings.method, job.variant, job.settings.activation) for job in jobs]
     ends = [number for number in range(1, len(rows)) if rows[number] != rows[number - 1]]
     assert all(end % 3 == 0 for end in ends)
@@ -250,7 +250,32 @@ def test_jobs_go_row_by_row(bench):
     ]
     (missing,) = bench.asked_of(["pdsgd/table4"])
     assert missing.entries
-    assert not missing.jobs(3, {})  # it cannot be run here
+    assert not missing.jobs({})  # it cannot be run here
+
+
+def test_a_queue_asks_for_parts_of_tables_in_its_order(bench, small_file, tmp_path, monkeypatch):
+    queue = tmp_path / "queue.txt"
+    queue.write_text(
+        f"# the quick ones first\n\n{small_file} --rows SGD --seeds 2\n"
+        f"{small_file} --rows 'DPSGD' --columns 1  # one of them\n{small_file} --rows SGD\n"
+    )
+    asked = bench.queued(queue)
+    assert [one.seeds for one in asked] == [2, 1, 1]
+    jobs = [job for one in asked for job in one.jobs({})]
+    assert [(job.settings.method, job.settings.seed) for job in jobs] == [
+        ("sgd", 0),
+        ("sgd", 1),
+        ("dpsgd", 0),
+        ("sgd", 0),
+    ]
+    words = ["--queue", str(queue), "--out", str(tmp_path / "out"), "--device", "cpu", "--known"]
+    monkeypatch.setattr(sys, "argv", ["reproductions", *words])
+    bench.main()
+    made = {(e["row"], e["column"]): len(e["runs"]) for e in read(tmp_path / "out")["entries"]}
+    assert made == {("SGD", None): 2, ("DPSGD", 1): 1}
+    queue.write_text(f"{small_file} --rows nobody\n")
+    with pytest.raises(SystemExit, match="no entry of .*small.toml"):
+        bench.queued(queue)
 
 
 # -- the page ---------------------------------------------------------------------------------
