@@ -1,4 +1,5 @@
 import os
+import signal
 
 import pytest
 import torch
@@ -24,3 +25,11 @@ def _own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RETICENT_CACHE", str(shared / "accounting"))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible():
+    """Started in the background of a script, Python finds interrupts ignored and leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -174,6 +174,9 @@ def test_rows_of_a_pair_differ_in_the_method_alone() -> None:
             continue
         signed = by[table, data, SIGNED[row], column]
         for name in ("features", "model", "activation", "batch", "clip", "epochs", "epsilon"):
+            if (data, row, name) == ("mnist", "DPSGD", "batch"):
+                assert (settings.batch, signed.batch) == (512, 2048)  # chosen, as the notes say
+                continue
             assert getattr(signed, name) == getattr(settings, name), (table, data, row, name)
         pairs += 1
     assert pairs == 3 * (3 + 3 + 2 + 2 + 2 + 2)
