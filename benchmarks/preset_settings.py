@@ -4,7 +4,9 @@ python benchmarks/preset_settings.py --device cuda --workers 8
 
 Of the rows below, every candidate is trained on the training split without its last records, and
 compared on those; the test split is never looked at. Noise follows from the seed: this is on public
-data. `results/preset-settings.json` keeps all of it, and the presets have what it has chosen.
+data. `results/preset-settings.json` keeps all of it, and the presets have what it has chosen. A
+search that was cut off goes on with the same command: `preset-settings.jsonl`, beside the record,
+has what was measured.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,8 @@ from machine import describe_machine
 from reticent.cli.building import NEVER, budget_of, build_method, build_model, run_options
 from reticent.cli.preparing import prepare
 from reticent.cli.settings import Settings
+from reticent.files import write_atomically
+from reticent.gradients.rounding import PRECISIONS
 from reticent.privacy import Ledger
 from reticent.reproduction.running import OF_THE_DEVICE
 from reticent.reproduction.tables import Entry, load
@@ -40,28 +45,27 @@ SEEDS = 2
 RATES = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02)
 SIGN = ("sign-sgd", "sign-adam")
 LARGER = 2048  # batch of sign methods with ReLU on MNIST, where DPSGD's of 512 fell short
-# Batch, rate and epochs of DP-SGD on images of CIFAR-10, for every ε at which the first run's fell
-# short. That is the first; rates of ReLU, which had diverged with 1, begin at half of it.
+# Batch, rate and epochs of DP-SGD on images of CIFAR-10: first those of the first run, which fell
+# short on the test split, then larger batches with smaller steps for their size.
 OF_IMAGES: dict[str, dict[float, tuple[tuple[int, float, float], ...]]] = {
     "tempered-sigmoid": {
-        0.5: ((1024, 1, 15), (1024, 1, 8), (1024, 0.5, 8), (1024, 0.5, 15),
-              (2048, 1, 15), (2048, 1, 30)),
-        1: ((1024, 1, 30), (1024, 1, 15), (1024, 0.5, 15), (1024, 0.5, 30), (2048, 1, 30)),
-        4: ((1024, 1, 30), (1024, 1, 60), (1024, 0.5, 60), (1024, 0.5, 100),
-            (2048, 1, 60), (2048, 1, 100), (2048, 2, 60)),
+        0.5: ((1024, 1, 15), (4096, 2, 26), (8192, 4, 26), (8192, 2, 40), (8192, 2, 60)),
+        1: ((1024, 1, 30), (4096, 2, 52), (8192, 4, 52), (8192, 2, 80), (8192, 2, 110)),
+        3: ((1024, 1, 30), (8192, 4, 98), (8192, 2, 150)),
+        4: ((1024, 1, 30), (8192, 4, 140), (8192, 2, 200)),
     },
     "relu": {
-        0.5: ((1024, 0.5, 15), (1024, 0.5, 8), (1024, 0.25, 15), (2048, 0.5, 15)),
-        1: ((1024, 0.5, 30), (1024, 0.5, 15), (1024, 0.25, 30), (2048, 0.5, 30)),
-        2: ((1024, 0.5, 30), (1024, 0.25, 30), (1024, 0.25, 60), (2048, 0.5, 60)),
-        4: ((1024, 0.5, 30), (1024, 0.5, 60), (1024, 0.25, 60), (1024, 0.25, 100),
-            (2048, 0.5, 60), (2048, 0.5, 100)),
+        0.5: ((1024, 1, 15), (4096, 1, 40), (8192, 2, 40), (8192, 2, 60)),
+        1: ((1024, 1, 30), (8192, 4, 40), (8192, 2, 80), (8192, 1, 110)),
+        2: ((1024, 1, 30), (8192, 4, 60), (8192, 2, 110)),
+        3: ((1024, 1, 30), (8192, 4, 98), (8192, 2, 150)),
+        4: ((1024, 1, 30), (8192, 4, 140), (8192, 2, 200)),
     },
-}  # fmt: skip
+}
 # Noise and rate of DPSGD-TS in DPSUR's table, and noise of DPSGD-HF: as many steps as ε affords.
 OF_NOISE: dict[tuple[str, float], tuple[tuple[float, float], ...]] = {
-    ("tanh", 1): ((11.0, 4.0), (11.0, 8.0), (8.0, 4.0), (8.0, 8.0), (14.0, 4.0)),
-    ("tanh", 2): ((9.0, 4.0), (9.0, 8.0), (8.0, 8.0), (5.67, 4.0), (5.67, 8.0)),
+    ("tanh", 1): ((11.0, 4.0), (11.0, 8.0), (8.0, 4.0), (8.0, 8.0)),
+    ("tanh", 2): ((9.0, 4.0), (9.0, 8.0), (5.67, 4.0), (5.67, 8.0)),
     ("scattering", 1): ((11.0, 4.0), (8.0, 4.0), (5.67, 4.0), (4.0, 4.0)),
 }
 MOVES = [16.0, 17.0, 18.0, 19.0, 20.0]  # of DPAGD in DPSUR's public code, once, twice or thrice
@@ -136,7 +140,12 @@ def affordable(settings: Settings, n: int) -> bool:
 
 
 def accuracies(
-    settings: Settings, tried: Sequence[Candidate], held_out: int, device: str, seeds: int = SEEDS
+    settings: Settings,
+    tried: Sequence[Candidate],
+    held_out: int,
+    device: str,
+    seeds: int = SEEDS,
+    precision: str | None = None,
 ) -> list[list[float]]:
     """Of every candidate with every seed, in percent of the training split's last records.
 
@@ -170,6 +179,7 @@ def accuracies(
         coins=[rt.Coins.from_seed(one.seed) for one in own],
         every=NEVER,
         device=device,
+        precision=precision,
         **each,
     )
     held = HeldOut(last, device=device)
@@ -182,12 +192,10 @@ def best(tried: Sequence[Candidate], found: Sequence[Sequence[float]]) -> Candid
     return tried[max(range(len(tried)), key=lambda k: sum(found[k]) / max(len(found[k]), 1))]
 
 
-def measured(
-    entry: Entry, tried: Sequence[Candidate], device: str, seeds: int = SEEDS
-) -> tuple[Any, float]:
+def measured(entry: Entry, tried: Sequence[Candidate], device: str, *how: Any) -> tuple[Any, float]:
     """Accuracies of some candidates, and the seconds that they took."""
     begun = time.perf_counter()
-    found = accuracies(entry.settings, tried, HELD_OUT[entry.data], device, seeds)
+    found = accuracies(entry.settings, tried, HELD_OUT[entry.data], device, *how)
     return found, time.perf_counter() - begun
 
 
@@ -200,40 +208,91 @@ def take_share(share: float) -> None:
 class Search:
     """One entry: what its candidates give, some at a time and in any order, and the best."""
 
-    def __init__(self, name: str, entry: Entry) -> None:
-        self.name, self.entry = name, entry
+    def __init__(self, name: str, entry: Entry, precision: str | None = None) -> None:
+        self.entry, self.precision = entry, precision
+        self.place = {
+            "table": name,
+            "row": entry.row,
+            "data": entry.data,
+            "column": entry.column,
+            "held_out": HELD_OUT[entry.data],
+        }
         self.tried = candidates(entry.settings)
         self._found: dict[int, list[float]] = {}
         self._seconds = 0.0
 
-    def parts(self, together: int) -> list[range]:
-        """Which candidates are trained at once: so many, or with 0 all of them."""
-        count = len(self.tried)
-        step = together or count
-        return [range(k, min(k + step, count)) for k in range(0, count, step)]
+    def recall(self, lines: Sequence[dict[str, Any]], seeds: int) -> None:
+        """Take over what an earlier search, which was cut off, has measured."""
+        for line in lines:
+            same = self._line() == {key: line[key] for key in self._line()}
+            if same and line["candidate"] in self.tried and len(line["accuracies"]) in (0, seeds):
+                self._found[self.tried.index(line["candidate"])] = line["accuracies"]
+                self._seconds += line["seconds"]
 
-    def take(self, part: range, result: tuple[list[list[float]], float]) -> dict[str, Any] | None:
-        """A part's accuracies; the row of the record once all are there."""
+    def _line(self) -> dict[str, Any]:
+        return {**self.place, "precision": self.precision}
+
+    def parts(self, together: int) -> list[list[int]]:
+        """Which candidates are trained at once: so many, or with 0 all that are left."""
+        left = [k for k in range(len(self.tried)) if k not in self._found]
+        step = together or max(len(left), 1)
+        return [left[k : k + step] for k in range(0, len(left), step)]
+
+    def take(self, part: Sequence[int], result: tuple[Any, float]) -> list[dict[str, Any]]:
+        """A part's accuracies; the lines to remember them by."""
         found, seconds = result
         self._found |= dict(zip(part, found, strict=True))
         self._seconds += seconds
+        each = round(seconds / len(part), 1)
+        return [
+            {**self._line(), "candidate": self.tried[k], "accuracies": got, "seconds": each}
+            for k, got in zip(part, found, strict=True)
+        ]
+
+    def row(self) -> dict[str, Any] | None:
+        """What the record has of this entry, once all candidates are there."""
         if len(self._found) < len(self.tried):
             return None
         every = [self._found[k] for k in range(len(self.tried))]
-        data = self.entry.data
         return {
-            "table": self.name,
-            "row": self.entry.row,
-            "data": data,
-            "column": self.entry.column,
-            "held_out": HELD_OUT[data],
+            **self.place,
             "tried": [
                 {**one, "accuracies": got} for one, got in zip(self.tried, every, strict=True)
             ],
             "chosen": best(self.tried, every),
+            "precision": self.precision,
             "machine": describe_machine(),
             "seconds": round(self._seconds, 1),
         }
+
+
+class Record:
+    """`preset-settings.json`, and beside it what has been measured of unfinished entries."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._tried = folder / "preset-settings.json", folder / "preset-settings.jsonl"
+        kept = self._path.exists()
+        self._rows = json.loads(self._path.read_text(encoding="utf-8"))["rows"] if kept else []
+
+    def tried(self) -> list[dict[str, Any]]:
+        """Lines of `Search.take`, of earlier searches too."""
+        if not self._tried.exists():
+            return []
+        return [json.loads(line) for line in self._tried.read_text(encoding="utf-8").splitlines()]
+
+    def remember(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Keep these lines, whatever happens next."""
+        with self._tried.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+
+    def finish(self, row: dict[str, Any]) -> None:
+        """Put a row into the record, in the place of an earlier one."""
+        place = ("table", "row", "data", "column")
+        others = [old for old in self._rows if any(old[key] != row[key] for key in place)]
+        self._rows = sorted([*others, row], key=lambda one: [str(one[key]) for key in place])
+        print(*(row[key] for key in place), row["chosen"], f"{row['seconds']} s", flush=True)
+        record = {"what": "preset-settings", "rows": self._rows}
+        write_atomically(self._path, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def main() -> None:
@@ -241,48 +300,54 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", choices=list(SEARCHED))
     parser.add_argument("--data", nargs="+", choices=list(HELD_OUT))
     parser.add_argument("--rows", nargs="+", help="By default all that are searched.")
+    parser.add_argument("--columns", nargs="+", help="By default all that are searched.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--workers", type=int, default=1, help="Processes that share the device.")
     parser.add_argument(
         "--together", type=int, default=0, help="Candidates trained at once; 0: all of an entry."
     )
-    parser.add_argument("--columns", nargs="+", help="By default all that are searched.")
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--precision", choices=PRECISIONS, help="By default PyTorch's.")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    path = options.out / "preset-settings.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    record = Record(options.out)
+    searches = [
+        Search(name, entry, options.precision)
+        for name, entry in searched(options.tables)
+        if not options.data or entry.data in options.data
+        if not options.rows or entry.row in options.rows
+        if not options.columns or str(entry.column) in options.columns
+    ]
+    earlier = record.tried()
+    for one in searches:
+        one.recall(earlier, options.seeds)
+        if (row := one.row()) is not None:
+            record.finish(row)
     spawn = multiprocessing.get_context("spawn")
     share = OF_THE_DEVICE / options.workers
+    how = (options.device, options.seeds, options.precision)
     with ProcessPoolExecutor(
         options.workers, mp_context=spawn, initializer=take_share, initargs=(share,)
     ) as pool:
         jobs = {
-            pool.submit(
-                measured, entry, [one.tried[k] for k in part], options.device, options.seeds
-            ): (one, part)
-            for name, entry in searched(options.tables)
-            if not options.data or entry.data in options.data
-            if not options.rows or entry.row in options.rows
-            if not options.columns or str(entry.column) in options.columns
-            for one in [Search(name, entry)]
+            pool.submit(measured, one.entry, [one.tried[k] for k in part], *how): (one, part)
+            for one in searches
             for part in one.parts(options.together)
         }
         for job in as_completed(jobs):
             one, part = jobs[job]
             try:
-                row = one.take(part, job.result())
+                record.remember(one.take(part, job.result()))
+            except BrokenProcessPool:
+                raise SystemExit(
+                    "a process died, as they do where memory is short: what is finished is kept; "
+                    f"again, with fewer than --workers {options.workers}"
+                ) from None
             except (rt.ReticentError, RuntimeError) as error:  # the others go on
                 print(f"failed: {error}", flush=True)
                 continue
-            if row is None:
-                continue
-            place = ("table", "row", "data", "column")
-            rows = [old for old in rows if any(old[key] != row[key] for key in place)] + [row]
-            rows.sort(key=lambda one: [str(one[key]) for key in place])
-            print(*(row[key] for key in place), row["chosen"], f"{row['seconds']} s", flush=True)
-            record = {"what": "preset-settings", "rows": rows}
-            path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            if (row := one.row()) is not None:
+                record.finish(row)
 
 
 if __name__ == "__main__":

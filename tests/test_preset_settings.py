@@ -104,3 +104,38 @@ def test_a_candidate_that_the_budget_does_not_afford_is_not_trained(search, monk
     assert [method.choice_epsilon for method in trained] == [0.01, 0.01]
     assert search.best(tried, [[0.0, 0.0], []]) == tried[0]
     assert search.accuracies(settings, tried[1:], 300, "cpu", seeds=2) == [[]]
+
+
+def test_a_search_that_was_cut_off_goes_on(search, tmp_path):
+    (entry,) = (
+        entry
+        for name, entry in search.searched(["dpis/table3"])
+        if (entry.row, entry.column) == ("DP-SGD-TS", 1)
+    )
+    first, record = search.Search("dpis/table3", entry), search.Record(tmp_path)
+    count = len(first.tried)
+    assert first.parts(2)[0] == [0, 1]
+    record.remember(first.take([0, 1], ([[40.0], [60.0]], 8.0)))
+    assert first.row() is None
+
+    later = search.Search("dpis/table3", entry)
+    later.recall(search.Record(tmp_path).tried(), seeds=1)
+    assert later.parts(0) == [list(range(2, count))]
+    record.remember(later.take(range(2, count), ([[50.0]] * (count - 2), 6.0)))
+    row = later.row()
+    assert row["chosen"] == first.tried[1]
+    assert row["seconds"] == pytest.approx(14.0, abs=0.5)
+    record.finish(row)
+    record.finish(row)
+    kept = json.loads((tmp_path / "preset-settings.json").read_text())
+    assert [one["column"] for one in kept["rows"]] == [1]
+
+    for other in (
+        search.Search("dpis/table3", entry, "bf16"),  # another precision
+        search.Search("dpsur/table2", entry),
+    ):
+        other.recall(record.tried(), seeds=1)
+        assert other.parts(0) == [list(range(count))]
+    more = search.Search("dpis/table3", entry)
+    more.recall(record.tried(), seeds=3)  # with more seeds it begins anew
+    assert more.row() is None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -257,3 +258,33 @@ def test_a_recording_that_fails_leaves_random_numbers_in_order(monkeypatch):
     for _ in range(2):
         torch.manual_seed(3)
         same(good(x, y), first)
+
+
+def test_nothing_of_a_recording_that_failed_is_in_memory_when_the_function_is_called(monkeypatch):
+    for name in ("get_rng_state", "set_rng_state", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+    left = []
+
+    def recording(tensors, device):
+        activations = torch.zeros(3)
+        left.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("no memory for the rest")
+
+    def function(x):
+        seen.append([ref() for ref in left])
+        return (x * 2,)
+
+    class OnCuda:
+        device, shape, dtype = torch.device("cuda"), (3,), torch.float32
+
+        def __mul__(self, factor):
+            return factor
+
+    seen: list = []
+    captured = Captured(function)
+    monkeypatch.setattr(captured, "_capture", recording)
+    assert captured(OnCuda()) == [2]
+    assert seen == [[None]]
+    assert "no memory" in captured.reason
+    assert captured(OnCuda()) == [2]
+    assert len(left) == 1  # not tried again

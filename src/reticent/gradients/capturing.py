@@ -101,20 +101,9 @@ class Captured:
         shapes = tuple((t.shape, t.dtype, t.device) for t in tensors)
         found = self._graphs.get((key, shapes))
         if found is None:
-            state = torch.cuda.get_rng_state(device)
-            try:
-                found = self._capture(tensors, device)
-            except ReticentError:
-                raise
-            except Exception as error:  # whatever a model does that a graph cannot
-                self.give_up(f"it cannot be recorded as a CUDA graph ({error})")
-                torch.cuda.synchronize(device)
-                if self._recording:
-                    _renew_generator(device)
-                self._recording = False
-                torch.cuda.set_rng_state(state, device)
+            found = self._recorded(tensors, device)
+            if found is None:
                 return list(self.function(*tensors))
-            torch.cuda.set_rng_state(state, device)
             self._graphs[key, shapes] = found
             if len(self._graphs) > MOST_GRAPHS:
                 self._graphs.popitem(last=False)
@@ -124,6 +113,27 @@ class Captured:
             room.copy_(tensor, non_blocking=True)
         found.graph.replay()
         return [output.clone() for output in found.outputs]
+
+    def _recorded(self, tensors: Sequence[Tensor], device: torch.device) -> _Graph | None:
+        """A new graph; None where there can be none, and then none is tried again.
+
+        The function is called only after this has returned: an error keeps all that was computed
+        before it in memory, and often it was memory that was missing.
+        """
+        state = torch.cuda.get_rng_state(device)
+        try:
+            return self._capture(tensors, device)
+        except ReticentError:
+            raise
+        except Exception as error:  # whatever a model does that a graph cannot
+            self.give_up(f"it cannot be recorded as a CUDA graph ({error})")
+            torch.cuda.synchronize(device)
+            if self._recording:
+                _renew_generator(device)
+            self._recording = False
+            return None
+        finally:
+            torch.cuda.set_rng_state(state, device)
 
     def give_up(self, reason: str) -> None:
         """Call the function itself from now on."""

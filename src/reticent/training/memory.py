@@ -72,8 +72,10 @@ def choose_microbatch(
 
     def work(size: int) -> None:
         inputs, targets = gradients.synthetic_like(*one, n=size)
+        room = _another(inputs) if device.type == "cuda" else None  # where a graph reads them
         found = gradients.clipped_sum(model, loss_fn, inputs, targets, clipping, path=path)
         found.flat().double()
+        del room
 
     kept = BYTES_PER_PARAMETER * sum(p.numel() for p in model.parameters() if p.requires_grad)
     with _untouched(model, device):
@@ -82,6 +84,12 @@ def choose_microbatch(
             return _on_device(work, limit, method, device)
         free = available() if device.type == "cpu" else None
         return _on_host(work, None if free is None else int(HOST_SHARE * free) - kept)
+
+
+def _another(inputs: Any) -> list[torch.Tensor]:
+    return [
+        torch.empty_like(leaf) for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)
+    ]
 
 
 def _on_device(
