@@ -191,6 +191,8 @@ def limited(seconds: float | None) -> Iterator[None]:
                 signal.setitimer(signal.ITIMER_REAL, AGAIN)
                 return
             frame = frame.f_back
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's background
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGALRM, due)

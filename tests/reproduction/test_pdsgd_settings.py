@@ -28,6 +28,8 @@ TABLE_13 = {
     ("cifar100-scratch", 2): (0.01, 9000.0, 3, 10_000, 32.81),
 }
 
+OTHER_FEATURES = "cifar10-random-images"  # not in the paper
+
 
 def entries() -> Iterator[tuple[str, tables.Entry]]:
     for name in NAMES:
@@ -60,7 +62,7 @@ def deniable() -> Iterator[tuple[str, tuple[str, int], tables.Entry]]:
     """The entries of Tables 2, 3, 11 and 13 that Table 13 has a setting for."""
     for name, suffix in (("2", ""), ("3", "-scratch"), ("11", "-scratch"), ("13", "")):
         for entry in tables.load(f"pdsgd/table{name}").entries():
-            if entry.settings.method == "pd-sgd":
+            if entry.settings.method == "pd-sgd" and entry.data != OTHER_FEATURES:
                 number = int(re.findall(r"param(?: setting)? (\d)", entry.row)[0])
                 yield name, (entry.data + suffix, number), entry
 
@@ -77,6 +79,15 @@ def test_settings_are_those_of_table_13():
         seen.add((name, key))
     expected = {(name, key) for key in TABLE_13 for name in ("13", where(key[0]))}
     assert seen == expected
+
+
+def test_other_features_have_the_papers_settings_but_for_the_noise():
+    found = tables.load("pdsgd/table2").entries(data=[OTHER_FEATURES])
+    assert not any(entry.published for entry in found)
+    deniable = [build_method(e.settings) for e in found if e.settings.method == "pd-sgd"]
+    wanted = [TABLE_13["cifar10", number] for number in (1, 2)]
+    assert [(m.gamma, m.threshold) for m in deniable] == [row[1:3] for row in wanted]
+    assert all(m.sigma < row[0] for m, row in zip(deniable, wanted, strict=True))
 
 
 def where(data: str) -> str:
@@ -139,6 +150,7 @@ def test_dpsgd_has_the_clip_and_batch_of_the_paper(name):
 
 def test_numbers_of_records_are_the_papers():
     expected = {"cifar10": 500, "cifar100": 1000, "purchase100": 25_000}
+    expected[OTHER_FEATURES] = expected["cifar10"]  # in the place of ViT-B-16's features
     assert {data: found.records for data, found in tables.load("pdsgd/table2").data.items()} == (
         expected
     )
@@ -188,7 +200,8 @@ def test_attacks_are_the_papers():
 
 def test_only_frozen_features_are_missing():
     for _, entry in entries():
-        expected = entry.settings.model == "linear-head" and "shape" not in entry.options
+        frozen = entry.settings.model == "linear-head" and "shape" not in entry.options
+        expected = frozen and entry.settings.features == "none"
         assert (entry.missing is not None) == expected
 
 
