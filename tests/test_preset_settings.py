@@ -117,6 +117,8 @@ def test_a_search_that_was_cut_off_goes_on(search, tmp_path):
     assert first.parts(2)[0] == [0, 1]
     record.remember(first.take([0, 1], ([[40.0], [60.0]], 8.0)))
     assert first.row() is None
+    with (tmp_path / "preset-settings.jsonl").open("a") as file:
+        file.write('{"table": "dpis/ta')  # killed while it wrote
 
     later = search.Search("dpis/table3", entry)
     later.recall(search.Record(tmp_path).tried(), seeds=1)
