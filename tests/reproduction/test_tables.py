@@ -47,6 +47,20 @@ def test_the_column_goes_over_everything():
     assert [entry.settings.epsilon for entry in found] == [1.0, 3.0]
 
 
+def test_a_column_may_be_left_as_it_is():
+    over = SMALL.replace(
+        "each = { noise = [6.0, 3.0] }",
+        "each = { noise = [6.0, nan], epochs = [nan, 2.0], lr = [nan, nan] }",
+    )
+    found = [entry.settings for entry in parse(over, "s", "s.toml").entries(rows=["DPSGD"])]
+    # steps = 6 are those of the data set, and give way to epochs
+    assert [(one.noise, one.steps, one.epochs) for one in found] == [
+        (6.0, 6, None),
+        (None, None, 2.0),
+    ]
+    assert [one.lr for one in found] == [2.0, 2.0]
+
+
 def test_steps_and_epochs_speak_for_each_other():
     over = SMALL.replace('settings = { method = "sgd",', 'settings = { method = "sgd", epochs = 2,')
     plain = parse(over, "small", "small.toml").entries(rows=["SGD"])[0].settings

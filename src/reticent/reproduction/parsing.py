@@ -9,7 +9,7 @@ from reticent import data as datasets
 from reticent.cli.settings import Settings
 from reticent.errors import ReticentError
 from reticent.reproduction import measures as known_measures
-from reticent.reproduction.reading import Reader, flat, numbers
+from reticent.reproduction.reading import Reader, flat, numbers, without_nan
 from reticent.reproduction.tables import (
     DESIGNS,
     KINDS,
@@ -214,9 +214,10 @@ def _cell(reader: Reader, table: Table, many: bool | None) -> Cell:
             raise reader.refuse("each", key, "means nothing for a single value; use settings")
         if not isinstance(values, list) or len(values) != count:
             raise reader.refuse(f"each.{key}", values, f"must be a list of {count}, one a column")
-        for value in values:
-            _check_value(reader, key, value, f"{reader.at}.each")
-        each[key] = tuple(values)
+        each[key] = tuple(without_nan(values))
+        for value in each[key]:
+            if value is not None:
+                _check_value(reader, key, value, f"{reader.at}.each")
     cell = Cell(
         settings=reader.settings("settings"),
         options=_options(reader, table),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -144,7 +144,12 @@ def numbers(reader: Reader, key: str, value: Any, count: int | None) -> tuple[fl
     for one in values:
         if isinstance(one, bool) or not isinstance(one, (int, float)) or math.isinf(one):
             raise reader.refuse(key, one, "must be a number" if count is None else "is no number")
-    return tuple(None if math.isnan(one) else one for one in values)
+    return tuple(without_nan(values))
+
+
+def without_nan(values: Sequence[Any]) -> list[Any]:
+    """`nan`, with which a list leaves a place empty, as None."""
+    return [None if isinstance(one, float) and math.isnan(one) else one for one in values]
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

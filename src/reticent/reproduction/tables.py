@@ -227,6 +227,8 @@ class Table:
         if column is not None and self.axis is not None:
             varied[self.axis] = column
         for key, value in varied.items():
+            if value is None:  # what earlier layers have stays
+                continue
             if key.startswith(_OPTIONS):
                 options = merged(options, nested({key.removeprefix(_OPTIONS): value}))
             else:
