@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 RUN_DIR ?= runs/demo
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format docs bench clean
 
 # PyTorch goes first and pinned, so that resolving the package pulls in no other build of it.
 $(VENV)/.installed: pyproject.toml
@@ -29,6 +29,12 @@ lint: $(VENV)/.installed
 format: $(VENV)/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Every number and figure in the documents, from what was measured.
+docs: $(VENV)/.installed
+	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python benchmarks/figures.py
+	$(BIN)/python benchmarks/pictures.py
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/steps.py

@@ -1,8 +1,15 @@
-"""Draw `docs/figures`; needs `pip install reticent[plots]`."""
+"""Draw `docs/figures`; needs `pip install reticent[plots]`.
+
+python benchmarks/figures.py            # draw, from benchmarks/results
+python benchmarks/figures.py --check    # fail if a figure is not what the results give
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +17,15 @@ import torch
 from torch import Generator
 
 import frontier_points as frontier
-from reticent.audit.roc_figure import draw_roc
+from reticent.audit.roc_figure import SIZE, roc_panel
 from reticent.figures import COLOURS, save_figure
 from reticent.methods.threshold_figure import draw
 from reticent.pretraining.figures import figures, strokes
 from reticent.pretraining.shapes import dead_leaves, fractals
 from reticent.pretraining.textures import coloured_noise, random_networks
+from stamps import FIGURES, Drawing
 
 RESULTS = Path(__file__).parent / "results"
-FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
 
 def threshold(folder: Path = FIGURES) -> None:
@@ -26,15 +33,15 @@ def threshold(folder: Path = FIGURES) -> None:
     draw(folder / "threshold.svg", (0.8, 1.0, 1.3), beta=-1)
 
 
-def attacks(folder: Path = FIGURES) -> None:
+def attacks() -> Iterator[Drawing]:
     for path in sorted(RESULTS.glob("attacks-*.json")):
         record = json.loads(path.read_text())
         first = record["procedures"][0]
         curves = {name: [found["roc"]] for name, found in first["attacks"].items()}
-        draw_roc(folder / f"attacks-{record['data']}-{record['records']}.svg", curves, mode=0o644)
+        yield Drawing(f"attacks-{record['data']}-{record['records']}", roc_panel(curves), SIZE)
 
 
-def poisoning(folder: Path = FIGURES) -> None:
+def poisoning() -> Iterator[Drawing]:
     for path in sorted(RESULTS.glob("poisoning-*.json")):
         record = json.loads(path.read_text())
 
@@ -51,7 +58,7 @@ def poisoning(folder: Path = FIGURES) -> None:
             axes.set(ylim=(0, 100), xlabel="labels flipped, %", ylabel="updates rejected, %")
             axes.legend(frameon=False)
 
-        save_figure(folder / f"poisoning-{record['data']}.svg", panel, size=(4.2, 3.0))
+        yield Drawing(f"poisoning-{record['data']}", panel, (4.2, 3.0))
 
 
 def results() -> list[dict[str, Any]]:
@@ -63,8 +70,11 @@ SHORT = {"Deep learning with plausible deniability": "Plausible deniability"}
 BELOW = 25.0  # points below our lowest: what is further down is left to the table
 
 
-def accuracies(folder: Path = FIGURES) -> None:
-    """Accuracy against ε, one picture for each data set; published claims are hollow."""
+def accuracies() -> Iterator[Drawing]:
+    """Accuracy against ε, one picture for each data set; published claims are hollow.
+
+    What was trained on a part of the records is left to the table.
+    """
     records = results()
     for data in frontier.searched(records, "frontier"):
         points = frontier.ours(records, data)
@@ -72,7 +82,7 @@ def accuracies(folder: Path = FIGURES) -> None:
         def panel(figure: Any, data: str = data, points: list[frontier.Point] = points) -> None:
             axes = figure.subplots()
             best = [point for point in points if point.what == frontier.BEST]
-            others = [point for point in points if point.what != frontier.BEST]
+            others = [p for p in points if p.what != frontier.BEST and p.records is None]
             _hollow(axes, data, floor=min(point.mean for point in best) - BELOW)
             if others:
                 places = [p.epsilon for p in others], [p.mean for p in others]
@@ -95,7 +105,7 @@ def accuracies(folder: Path = FIGURES) -> None:
             beside = {"loc": "outside right center", "frameon": False}
             figure.legend(handles[::-1], labels[::-1], **beside)
 
-        save_figure(folder / f"frontier-{data}.svg", panel, size=(7.4, 3.6))
+        yield Drawing(f"frontier-{data}", panel, (7.4, 3.6))
 
 
 def _hollow(axes: Any, data: str, floor: float) -> None:
@@ -131,7 +141,7 @@ def _axis(axes: Any, label: str) -> None:
     axes.set_axisbelow(True)
 
 
-def searches(folder: Path = FIGURES) -> None:
+def searches() -> Iterator[Drawing]:
     """What was tried: the candidates of the search, and the passes before it."""
     records = results()
     for data, record in frontier.searched(records, "search").items():
@@ -174,7 +184,7 @@ def searches(folder: Path = FIGURES) -> None:
             below = {"loc": "outside lower center", "ncols": 2, "frameon": False, "fontsize": 7}
             figure.legend(handles=left.get_lines(), **below)
 
-        save_figure(folder / f"search-{data}.svg", panel, size=(7.4, 3.8))
+        yield Drawing(f"search-{data}", panel, (7.4, 3.8))
 
 
 def random_images(folder: Path = FIGURES) -> None:
@@ -203,10 +213,76 @@ def random_images(folder: Path = FIGURES) -> None:
     save_figure(folder / "random-images.png", panel, size=(3.0, 2.9))
 
 
-if __name__ == "__main__":
+def scaling() -> Iterator[Drawing]:
+    """Private over plain steps with their spread, one panel for each size."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    for path in sorted(RESULTS.glob("scaling-*.json")):
+        record = json.loads(path.read_text())
+
+        def panel(figure: Any, curves: list[dict[str, Any]] = record["curves"]) -> None:
+            panels = figure.subplots(1, len(curves))
+            for axes, curve in zip(panels, curves, strict=True):
+                sizes = [point["size"] for point in curve["points"]]
+                low, middle, high = zip(*(point["ratio"] for point in curve["points"]), strict=True)
+                axes.fill_between(sizes, low, high, color="#0072b2", alpha=0.2, linewidth=0)
+                axes.plot(sizes, middle, "o-", color="#0072b2", markersize=3)
+                axes.axhline(1, color="0.6", linewidth=0.8, linestyle=":")
+                axes.set_xscale("log")
+                axes.set_xticks(sizes[::2], [f"{size:g}" for size in sizes[::2]])
+                axes.xaxis.set_minor_locator(NullLocator())
+                axes.xaxis.set_minor_formatter(NullFormatter())
+                axes.set_ylim(bottom=0)
+                axes.set_xlabel(curve["what"])
+                axes.set_title(curve["model"], fontsize=6.5)
+            panels[0].set_ylabel("private over plain")
+
+        yield Drawing(f"scaling-{record['device']}", panel, (9.6, 2.4), {"font.size": 8})
+
+
+def importance() -> Iterator[Drawing]:
+    """DPIS's noise multipliers by epoch."""
+    (record,) = (one for one in results() if one.get("what") == "importance")
+
+    def panel(figure: Any) -> None:
+        panels = figure.subplots(1, len(record["budgets"]), squeeze=False)[0]
+        for axes, found in zip(panels, record["budgets"], strict=True):
+            run, plain = found["dpis"][0], found["dpsgd"][0]
+            epochs = range(1, len(run["noise"]) + 1)
+            axes.step(epochs, run["noise"], where="post", label="DPIS (filter)")
+            axes.axhline(plain["noise"], color="C1", label="DP-SGD (PLD)")
+            axes.axhline(plain["by_rdp"], color="C1", linestyle=":", label="DP-SGD (RDP)")
+            axes.plot(epochs, [s * plain["by_rdp"] for s in run["share"]], color="0.7", lw=0.8)
+            axes.set_title(f"ε = {found['epsilon']:g}", fontsize=9)
+            axes.set_xlabel("epoch")
+            axes.set_ylim(bottom=0)
+        panels[0].set_ylabel("noise multiplier σ_G")
+        panels[0].legend(fontsize=7, loc="lower left")
+
+    yield Drawing("importance", panel, (3.2 * len(record["budgets"]), 2.6))
+
+
+def drawings() -> Iterator[Drawing]:
+    """All that are drawn from results."""
+    for some in (attacks, poisoning, accuracies, searches, scaling, importance):
+        yield from some()
+
+
+def stale() -> list[str]:
+    """Those that are not drawn from the results of today."""
+    return [one.name for one in drawings() if one.stale()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if a figure is out of date")
+    if parser.parse_args().check:
+        sys.exit("\n".join(f"{name}.svg is out of date" for name in stale()) or None)
     threshold()
     random_images()
-    attacks()
-    poisoning()
-    accuracies()
-    searches()
+    for one in drawings():
+        one.save()
+
+
+if __name__ == "__main__":
+    main()

@@ -39,6 +39,7 @@ class Point:
         delta: Beside it.
         source: The record.
         asked: The ε that was asked for, where the recipe depends on it.
+        records: How many training records there were, where not all of them.
     """
 
     what: str
@@ -47,6 +48,7 @@ class Point:
     delta: float
     source: str
     asked: float | None = None
+    records: int | None = None
 
     @property
     def mean(self) -> float:
@@ -211,19 +213,23 @@ def _defences(record: dict[str, Any], data: str) -> list[Point]:
 
 def _reproduced(record: dict[str, Any], data: str) -> list[Point]:
     points = []
+    sizes = {(one.row, one.data): one.records for one in load(record["table"]).entries()}
     for entry in record["entries"]:
         settings = {**record["settings"], **entry["settings"]}
         numbers = entry["measures"].get("accuracy", {}).get("seeds", {})
         if settings["data"] != data or entry["sound_epsilon"] is None or not numbers:
             continue
         variant = "" if entry["variant"] == "sound" else f" ({entry['variant']})"
+        size = sizes[entry["row"], entry["data"]]
+        of = "" if size is None else f", on {size:,} records"
         points.append(
             Point(
-                f"{entry['row']}{variant}{_IN}{record['table']}{_setting(record, entry)}",
+                f"{entry['row']}{variant}{of}{_IN}{record['table']}{_setting(record, entry)}",
                 tuple(numbers.values()),
                 entry["sound_epsilon"],
                 settings["delta"],
                 f"reproduce-{record['table'].replace('/', '-')}",
+                records=size,
             )
         )
     return points

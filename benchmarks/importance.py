@@ -1,7 +1,8 @@
 """DPIS against DP-SGD at equal budget: noise by epoch (Figure 1 of the paper) and accuracy.
 
 python benchmarks/importance.py --data fashion-mnist --epsilon 0.5 1 4 --device cuda
-python benchmarks/importance.py --draw docs/figures/importance.svg
+
+`benchmarks/figures.py` draws what is recorded.
 """
 
 from __future__ import annotations
@@ -74,33 +75,6 @@ def measure(options: argparse.Namespace) -> None:
         path.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def draw(options: argparse.Namespace) -> None:
-    """Noise multipliers by epoch; needs matplotlib."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    path = options.out / FILE.format(data=options.data, device=options.device)
-    record = json.loads(path.read_text())
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "reticent"})
-        figure = Figure(figsize=(3.2 * len(record["budgets"]), 2.6), layout="constrained")
-        panels = figure.subplots(1, len(record["budgets"]), squeeze=False)[0]
-        for panel, found in zip(panels, record["budgets"], strict=True):
-            run, plain = found["dpis"][0], found["dpsgd"][0]
-            epochs = range(1, len(run["noise"]) + 1)
-            panel.step(epochs, run["noise"], where="post", label="DPIS (filter)")
-            panel.axhline(plain["noise"], color="C1", label="DP-SGD (PLD)")
-            panel.axhline(plain["by_rdp"], color="C1", linestyle=":", label="DP-SGD (RDP)")
-            panel.plot(epochs, [s * plain["by_rdp"] for s in run["share"]], color="0.7", lw=0.8)
-            panel.set_title(f"ε = {found['epsilon']:g}", fontsize=9)
-            panel.set_xlabel("epoch")
-            panel.set_ylim(bottom=0)
-        panels[0].set_ylabel("noise multiplier σ_G")
-        panels[0].legend(fontsize=7, loc="lower left")
-        figure.savefig(options.draw, format="svg", metadata={"Date": None})
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="fashion-mnist")
@@ -113,9 +87,7 @@ def main() -> None:
     parser.add_argument("--divider", type=float, default=0.8)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--draw", type=Path, help="draw the recorded runs instead of training")
-    options = parser.parse_args()
-    draw(options) if options.draw else measure(options)
+    measure(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -4,18 +4,15 @@
     python benchmarks/pictures.py --compute   # ask the accountant and the auditor again, then draw
     python benchmarks/pictures.py --check     # fail if a picture is not what the results give
 
-Each file holds a digest of the numbers that were drawn, since another version of matplotlib draws
-the same numbers with other bytes.
+Each file holds a digest of the numbers that were drawn (`stamps.py`).
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +26,9 @@ from reticent.audit.canaries import audit_canaries
 from reticent.figures import COLOURS, render_figure
 from reticent.files import to_json, write_atomically
 from reticent.privacy import SampledGaussian, noise_for
+from stamps import FIGURES, Panel, is_of, stamped
 
 RESULTS = Path(__file__).parent / "results"
-FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 BLUE, ORANGE, GREEN = COLOURS[:3]
 PAPER, INK, QUIET, FAINT = "#fefefe", "#1f2328", "#6e7781", "#e4e7eb"
 STYLE = {
@@ -55,8 +52,6 @@ NOISES = (1.0, 1.5, 2.15, 4.0)
 STEPS = (30, 100, 300, 1000, 3000, 10_000)
 GRADIENTS = ((0.7, -0.5), (1.9, 0.7), (0.5, 0.35), (-0.3, 0.75), (-1.5, 0.9), (-0.1, -0.7))
 CLIP = 1.0
-
-Panel = Callable[[Any], None]
 
 
 def compute() -> dict[str, Any]:
@@ -324,10 +319,6 @@ PICTURES = {
 }
 
 
-def digest(numbers: Any) -> str:
-    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def draw(name: str) -> bytes:
     """A picture for light and dark pages, with the digest of its numbers."""
     numbers, panel, size = PICTURES[name]()
@@ -338,9 +329,7 @@ def draw(name: str) -> bytes:
         for part in ("fill", "stroke")
     )
     css = f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
-    before, tag, after = text.partition("<defs>")
-    assert tag
-    return f"{before}<desc>{digest(numbers)}</desc>\n {css}\n {tag}{after}".encode()
+    return stamped(text, numbers, f"{css}\n ")
 
 
 def stale() -> list[str]:
@@ -348,7 +337,7 @@ def stale() -> list[str]:
     return [
         name
         for name, numbers in ((name, make()[0]) for name, make in PICTURES.items())
-        if f"<desc>{digest(numbers)}</desc>" not in (FIGURES / f"{name}.svg").read_text()
+        if not is_of(FIGURES / f"{name}.svg", numbers)
     ]
 
 

@@ -2,7 +2,8 @@
 
 python benchmarks/scaling.py --device cpu
 
-Small models of four kinds; each curve changes one size and keeps the others.
+Small models of four kinds; each curve changes one size and keeps the others. `figures.py` draws
+what is recorded.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +34,6 @@ from steps import (
     summary,
     tidy,
 )
-
-FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
 
 class Point(NamedTuple):
@@ -132,45 +131,12 @@ def measure(point: Point, device: str, repeats: int) -> dict[str, dict[str, list
     return summary(times)
 
 
-def draw(record: dict[str, Any], folder: Path = FIGURES) -> None:
-    """Ratios with their spread, one panel for each size; needs matplotlib."""
-    import matplotlib
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter, NullLocator
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "reticent"})
-        matplotlib.rcParams.update({"font.size": 8, "axes.spines.top": False})
-        matplotlib.rcParams.update({"axes.spines.right": False})
-        figure = Figure(figsize=(9.6, 2.4), layout="constrained")
-        panels = figure.subplots(1, len(record["curves"]))
-        for axes, curve in zip(panels, record["curves"], strict=True):
-            sizes = [point["size"] for point in curve["points"]]
-            low, middle, high = zip(*(point["ratio"] for point in curve["points"]), strict=True)
-            axes.fill_between(sizes, low, high, color="#0072b2", alpha=0.2, linewidth=0)
-            axes.plot(sizes, middle, "o-", color="#0072b2", markersize=3)
-            axes.axhline(1, color="0.6", linewidth=0.8, linestyle=":")
-            axes.set_xscale("log")
-            axes.set_xticks(sizes[::2], [f"{size:g}" for size in sizes[::2]])
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_minor_formatter(NullFormatter())
-            axes.set_ylim(bottom=0)
-            axes.set_xlabel(curve["what"])
-            axes.set_title(curve["model"], fontsize=6.5)
-        panels[0].set_ylabel("private over plain")
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"scaling-{record['device']}.svg"
-        figure.savefig(path, metadata={"Date": None, "Creator": None})
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--points", type=int, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--figures", type=Path, help="Draw the figure into this folder.")
     options = parser.parse_args()
     device = options.device
     if device == "cuda":
@@ -206,8 +172,6 @@ def main() -> None:
         "curves": curves,
     }
     save(record, options.out / f"scaling-{device}.json")
-    if options.figures:
-        draw(record, options.figures)
 
 
 if __name__ == "__main__":

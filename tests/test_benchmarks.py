@@ -65,12 +65,15 @@ def test_steps_times_what_it_has_checked(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("steps")
 def test_scaling_and_profiles_run(tmp_path, monkeypatch):
-    run(monkeypatch, "scaling", tmp_path, f"--points 1 --repeats 1 --figures {tmp_path}")
+    run(monkeypatch, "scaling", tmp_path, "--points 1 --repeats 1")
     record = json.loads((tmp_path / "scaling-cpu.json").read_text())
     sizes = ["batch", "width", "depth", "sequence", "vocabulary"]
     assert [curve["what"] for curve in record["curves"]] == sizes
-    assert (tmp_path / "scaling-cpu.svg").exists()
-    tables = loaded("tables")
+    figures, tables = loaded("figures"), loaded("tables")
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    (drawing,) = figures.scaling()
+    drawing.save(tmp_path)
+    assert ">vocabulary<" in (tmp_path / "scaling-cpu.svg").read_text()
     assert "| depth |" in "\n".join(tables.scaling(record))
     run(monkeypatch, "profiles", tmp_path, "--case mnist-cnn --batch 6 --steps 1 --top 6")
     record = json.loads((tmp_path / "profile-mnist-cnn-cpu.json").read_text())

@@ -116,6 +116,34 @@ def test_pictures_are_drawn_from_the_numbers_of_today(monkeypatch):
     assert pictures.stale() == [], "run python benchmarks/pictures.py"
 
 
+def test_figures_are_drawn_from_the_results_of_today(monkeypatch):
+    figures = script("figures", monkeypatch)
+    assert figures.stale() == [], "run python benchmarks/figures.py"
+    drawn = {one.name for one in figures.drawings()} | {"threshold"}
+    pictures = set(script("pictures", monkeypatch).PICTURES)
+    kept = {path.stem for path in (ROOT / "docs" / "figures").glob("*.svg")}
+    assert kept == drawn | pictures
+
+
+def test_a_figure_of_other_results_is_noticed(tmp_path, monkeypatch):
+    figures = script("figures", monkeypatch)
+    before = {one.name: one for one in figures.drawings()}
+    for one in before.values():
+        one.save(tmp_path)
+    frontier, records = figures.frontier, figures.results()
+    (record,) = (one for one in records if one.get("what") == "importance")
+    record["budgets"][0]["dpis"][0]["noise"][-1] *= 1 + 1e-6
+    ours = frontier.ours
+
+    def fewer(records, data):
+        return ours(records, data)[:-1] if data == "mnist" else ours(records, data)
+
+    monkeypatch.setattr(figures, "results", lambda: records)
+    monkeypatch.setattr(frontier, "ours", fewer)
+    stale = {one.name for one in figures.drawings() if one.stale(tmp_path)}
+    assert stale == {"importance", "frontier-mnist"}
+
+
 def test_numbers_of_the_pictures_are_the_accountants(monkeypatch):
     pictures = script("pictures", monkeypatch)
     kept = pictures.load("concepts")

@@ -207,17 +207,36 @@ def test_each_data_set_has_its_figures(data):
         assert f">{mean:.2f}<" in drawn, "run python benchmarks/figures.py"
 
 
-def test_figures_are_drawn_from_the_results(tmp_path):
+def test_figures_show_what_is_promised_and_what_is_claimed(tmp_path):
     pytest.importorskip("matplotlib")
     figures = importlib.import_module("figures")
-    figures.accuracies(tmp_path)
-    figures.searches(tmp_path)
+    for drawing in (*figures.accuracies(), *figures.searches()):
+        drawing.save(tmp_path)
+        assert not drawing.stale(tmp_path)
     for data in DATA:
         text = (tmp_path / f"frontier-{data}.svg").read_text()
         assert ">best recipe, proved ε<" in text
         assert ">claimed ε, not a bound<" in text
         assert ("DP-RandP" in text) == (data == "cifar10")
         assert ">passes before the search<" in (tmp_path / f"search-{data}.svg").read_text()
+
+
+def test_runs_on_a_part_of_the_records_say_so_and_are_in_no_figure(points):
+    pytest.importorskip("matplotlib")
+    record = recorded("reproduce-pdsgd-table2")
+    few = points.ours([record], "cifar10")
+    assert few
+    assert {point.records for point in few} == {500}
+    assert all(", on 500 records as in pdsgd/table2" in point.what for point in few)
+    whole = points.ours([recorded("reproduce-dpis-table3")], "cifar10")
+    assert {point.records for point in whole} == {None}
+    figures, stamps = importlib.import_module("figures"), importlib.import_module("stamps")
+    (drawing,) = (one for one in figures.accuracies() if one.name == "frontier-cifar10")
+    figure = importlib.import_module("matplotlib.figure").Figure()
+    drawing.panel(figure)
+    shown = json.dumps(stamps.plotted(figure))
+    assert f"{whole[0].mean:.9g}" in shown
+    assert not any(f"{point.mean:.9g}" in shown for point in few)
 
 
 def test_an_epsilon_is_rounded_up(points):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from reticent.figures import COLOURS, save_figure
 
 LEAST = 1e-4  # rates below are drawn at the edge
+SIZE = (4.6, 3.6)
 Curve = Sequence[Sequence[float]]  # (FPR, TPR) points, as `Leakage.roc` has them
 
 
@@ -30,6 +31,13 @@ def draw_roc(
         delta: Its δ.
         mode: Who may read the file; its owner alone, as the records that it was computed from.
     """
+    save_figure(path, roc_panel(curves, epsilon, delta), size=SIZE, mode=mode)
+
+
+def roc_panel(
+    curves: Mapping[str, Sequence[Curve]], epsilon: float | None = None, delta: float = 0.0
+) -> Callable[[Any], None]:
+    """What draws the curves into an empty figure."""
 
     def panel(figure: Any) -> None:
         axes = figure.subplots()
@@ -49,7 +57,7 @@ def draw_roc(
         axes.set_ylabel("true positive rate")
         axes.legend(frameon=False, fontsize=7, loc="lower right")
 
-    save_figure(path, panel, size=(4.6, 3.6), mode=mode)
+    return panel
 
 
 def _allowed(fpr: float, epsilon: float, delta: float) -> float:
