@@ -188,11 +188,13 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
 
 def _best(data: str, epsilon: float, stated: dict[str, Any]) -> dict[str, Any]:
     """The best recipe; what makes it one may not be replaced, everything else may."""
-    if is_own(data):
+    records = 0 if is_own(data) else describe_data(data).n_train  # refused, if there is no such set
+    if data not in best_names():
+        what = "a file of yours" if is_own(data) else f"{data}, for which none was searched"
         raise OptionError(
-            "recipe", "best", f"is for {', '.join(best_names())}; leave it out for a file of yours"
+            "recipe", "best", f"is for {', '.join(best_names())}; leave it out for {what}"
         )
-    n = stated.get("n") or (describe_data(data).n_train if data in best_names() else 0)
+    n = stated.get("n") or records
     recipe = {"method": "dpsgd", **best_recipe(data, epsilon, n, stated.get("features"))}
     for name in ("features", "model", "method"):
         if stated.get(name, recipe[name]) != recipe[name]:
