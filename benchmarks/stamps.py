@@ -37,16 +37,24 @@ def is_of(path: Path, numbers: Any) -> bool:
 
 
 def plotted(figure: Any) -> list[Any]:
-    """What a figure shows: lines, bars and areas with their numbers, and every text on it."""
+    """What a figure shows: lines and areas with their numbers, and texts.
 
-    def rounded(places: Any) -> list[list[str]]:
-        return [[f"{value:.9g}" for value in place] for place in places]
+    Without what may differ between versions of matplotlib: names that it gives itself, and in
+    which order it goes around an area.
+    """
+
+    def rounded(places: Any) -> list[str]:
+        return [" ".join(f"{value:.9g}" for value in place) for place in places]
 
     found: list[Any] = []
     for axes in figure.axes:
         found.append([axes.get_title(), axes.get_xlabel(), axes.get_ylabel()])
-        found += [[str(one.get_label()), rounded(one.get_xydata())] for one in axes.lines]
-        found += [[rounded(path.vertices) for path in one.get_paths()] for one in axes.collections]
+        for line in axes.lines:
+            label = str(line.get_label())
+            found.append(["" if label.startswith("_") else label, rounded(line.get_xydata())])
+        for area in axes.collections:
+            corners = [rounded(path.vertices) for path in area.get_paths()]
+            found.append(sorted({corner for one in corners for corner in one}))
         found += [[one.get_text(), rounded([one.get_position()])] for one in axes.texts]
     return found
 
