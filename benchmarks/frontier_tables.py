@@ -329,8 +329,9 @@ def part(records: Records) -> str:
             "",
             f"Mean of {counted} seeds, δ = {within}, at an ε that is proved. Published: the best in"
             " the papers whose tables `reticent reproduce` has, and DP-RandP at ε = 1, at the ε"
-            " they claim. \\* That ε is not a bound. † DP-RandP has this ε too; its number is not"
-            " here."
+            " they claim, without those on an encoder trained on other people's pictures."
+            " \\* That ε is not a bound. † DP-RandP has this ε too; its number, which may be"
+            " larger, is not here."
             " [Ranges, commands, how the recipes were found](docs/frontier.md).",
         ]
     )

@@ -131,6 +131,11 @@ def test_a_search_that_was_cut_off_goes_on(search, tmp_path):
     record.finish(row)
     kept = json.loads((tmp_path / "preset-settings.json").read_text())
     assert [one["column"] for one in kept["rows"]] == [1]
+    assert kept["replaced"] == []  # the same search, finished again
+    search.Record(tmp_path).finish({**row, "tried": row["tried"][:2]})
+    kept = json.loads((tmp_path / "preset-settings.json").read_text())
+    assert [len(one["tried"]) for one in kept["rows"]] == [2]
+    assert kept["replaced"] == [json.loads(json.dumps(row))]
 
     for other in (
         search.Search("dpis/table3", entry, "bf16"),  # another precision

@@ -41,6 +41,20 @@ def test_layers_go_over_each_other():
     assert isinstance(method, DPIS)
 
 
+def test_a_flaw_of_a_row_may_be_none_on_one_data_set():
+    start = "[rows.on.digits]\nsettings = { method_options = { divider = 0.5 } }"
+    assert start in SMALL
+    (before, _), (after, _) = (
+        parse(text, "s", "s.toml").entries(rows=["DPIS"])
+        for text in (SMALL, SMALL.replace(start, start.replace("]\n", "]\nsound = true\n")))
+    )
+    assert (before.sound, before.why) == (False, "sums cost more")
+    assert (after.sound, after.why) == (True, None)
+    on_none = SMALL.replace("each = { noise", "sound = true\neach = { noise")
+    with pytest.raises(OptionError, match=r"on.sound = True: .* for rows with sound = false"):
+        parse(on_none, "s", "s.toml")
+
+
 def test_the_column_goes_over_everything():
     over = SMALL.replace("each = { lr = [0.5, 1],", "each = { epsilon = [7, 8],")
     found = parse(over, "small", "small.toml").entries(rows=["DPIS"])

@@ -181,6 +181,8 @@ def _row(reader: Reader, table: Table) -> Row:
         for data in table.data
         if on.has(data)
     }
+    if sound and any(cell.sound for cell in cells.values()):
+        raise reader.refuse("on.sound", True, "is for rows with sound = false")
     on.done()
     if not cells:
         raise reader.refuse("on", {}, "must have an entry on some data set")
@@ -224,6 +226,7 @@ def _cell(reader: Reader, table: Table, many: bool | None) -> Cell:
         each=each,
         published=_numbers(reader, "published", table, count),
         spread=_numbers(reader, "spread", table, count),
+        sound=reader.take("sound", bool, False),
     )
     reader.done()
     return cell

@@ -44,13 +44,17 @@ _OPTIONS = "options."  # an axis, or a key of `each`, that is of the computation
 
 @dataclass(frozen=True)
 class Cell:
-    """A row on one data set: what is special there, and what the paper printed."""
+    """A row on one data set: what is special there, and what the paper printed.
+
+    `sound`: there the paper's ε is a bound, whatever it is on other data sets.
+    """
 
     settings: dict[str, Any]
     options: dict[str, Any]
     each: dict[str, tuple[Any, ...]]
     published: dict[str, tuple[float | None, ...]]
     spread: dict[str, tuple[float | None, ...]]
+    sound: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,8 +249,8 @@ class Table:
             options=options,
             published={key: values[place] for key, values in cell.published.items()},
             spread={key: values[place] for key, values in cell.spread.items()},
-            sound=row.sound,
-            why=row.why,
+            sound=row.sound or cell.sound,
+            why=None if cell.sound else row.why,
             missing=data.missing,
             records=data.records,
         )
