@@ -25,6 +25,7 @@ NO_FLAW = "no flaw known to us"
 NOT_A_BOUND = "not a bound"
 # Tang, Panda, Sehwag, Mittal: Differentially Private Image Classification by Learning Priors from
 # Random Processes (NeurIPS 2023), abstract. It has no table among those of the library.
+ENCODERS = ("image-encoder", "sentence-encoder")  # features that others' records taught
 DP_RANDP = "Tang et al. 2023, DP-RandP (NeurIPS)"
 
 
@@ -222,6 +223,7 @@ def _reproduced(record: dict[str, Any], data: str) -> list[Point]:
         variant = "" if entry["variant"] == "sound" else f" ({entry['variant']})"
         size = sizes[entry["row"], entry["data"]]
         of = "" if size is None else f", on {size:,} records"
+        of += ", on a public encoder" if settings["features"] in ENCODERS else ""
         points.append(
             Point(
                 f"{entry['row']}{variant}{of}{_IN}{record['table']}{_setting(record, entry)}",
@@ -258,7 +260,8 @@ def claims(data: str) -> tuple[Claim, ...]:
             private = describe(settings.method).guarantee == "differential-privacy"
             if settings.data != data or value is None or not private:
                 continue
-            key = table.paper, entry.row.partition(" (ε")[0], entry.missing is not None
+            on_encoder = settings.features in ENCODERS
+            key = table.paper, entry.row.partition(" (ε")[0], on_encoder
             old = found.get(key) or Claim(key[0], key[1], {}, encoder=key[2])
             best = max(value, old.accuracies.get(settings.epsilon, 0.0))
             notes = () if entry.records is None else (f"on {entry.records:,} records",)

@@ -97,11 +97,14 @@ def _summary(records: Sequence[Record]) -> list[str]:
     for name in names():
         table = load(name)
         record = recorded.get(name)
+        lines_run = [] if record is None else [one for one in record["entries"] if one["runs"]]
+        run = len(lines_run)
+        seen = {one["data"] for one in lines_run}
         for data in table.data.values():
-            if data.missing is not None:
-                reason = data.missing.partition(". ")[0]  # what follows is how to do it oneself
+            reason = data.missing or (None if data.name in seen else data.bring)
+            if reason is not None:
+                reason = reason.partition(". ")[0]  # what follows is how to do it oneself
                 absent.setdefault(reason, []).append(f"{name} on {data.title}")
-        run = 0 if record is None else sum(bool(entry["runs"]) for entry in record["entries"])
         judged = [] if record is None else [one for _, one in _judged(record)]
         clear = [one for one in judged if not one.unclear]
         near = sum(bool(one.within) for one in clear)
@@ -368,9 +371,11 @@ def _not_run(record: Record, table: Table) -> list[str]:
     """Rows of the table that have no run of ours, by data set."""
     keys = ("data", "row", "variant", "column")
     run = {tuple(e[key] for key in keys) for e in record["entries"] if e["runs"] or e["failed"]}
+    seen = {data for data, *_ in run}
     missing: dict[str, dict[str, None]] = {}
     for entry in table.entries():
-        if (entry.data, entry.row, entry.variant, entry.column) in run or entry.missing:
+        waits = entry.missing or (entry.bring and entry.data not in seen)
+        if waits or (entry.data, entry.row, entry.variant, entry.column) in run:
             continue
         variant = "" if entry.variant == SOUND else f" ({entry.variant})"
         missing.setdefault(table.data[entry.data].title, {})[f"{entry.row}{variant}"] = None

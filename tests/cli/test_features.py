@@ -95,7 +95,14 @@ def test_recipes_know_about_features() -> None:
 
 def test_list_and_show() -> None:
     cards = json.loads(call("features", "list", "--json"))
-    kinds = ["scattering", "random-images", "word-vectors", "word-clusters", "sentence-encoder"]
+    kinds = [
+        "scattering",
+        "random-images",
+        "image-encoder",
+        "word-vectors",
+        "word-clusters",
+        "sentence-encoder",
+    ]
     assert [one["name"] for one in cards] == kinds
     for one in cards:
         assert one == json.loads(call("features", "show", one["name"], "--json"))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from reticent import data, features
 from reticent.errors import DataError, OptionError
-from reticent.features import catalog, image_network, random_images
+from reticent.features import catalog, image_network, random_images, whitening
 from reticent.features.image_network import load_network, save_network, weights_origin
 from reticent.features.random_images import RandomImages, framed
 from reticent.pretraining.contrastive import Pretraining
@@ -121,13 +121,13 @@ def test_the_whitening_is_learned_once_and_only_when_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drawn: list[tuple[Any, ...]] = []
-    draw = random_images.public_images
+    draw = whitening.public_images
 
     def counting(*told: Any) -> torch.Tensor:
         drawn.append(told)
         return draw(*told)
 
-    monkeypatch.setattr(random_images, "public_images", counting)
+    monkeypatch.setattr(whitening, "public_images", counting)
     transform = made()
     transform(torch.zeros(0, 1, 8, 8))
     assert drawn == []

@@ -253,9 +253,14 @@ def test_jobs_go_row_by_row(bench):
     assert [job.settings.epsilon for job in jobs[:12]] == [
         e for e in (1, 2, 3, 4) for _ in range(3)
     ]
-    (missing,) = bench.asked_of(["pdsgd/table4"])
-    assert missing.entries
-    assert not missing.jobs({})  # it cannot be run here
+
+
+def test_what_cannot_be_run_asks_for_no_job(bench, small_file):
+    text = Path(small_file).read_text()
+    Path(small_file).write_text(text.replace("[data.digits]", '[data.digits]\nmissing = "records"'))
+    (asked,) = bench.asked_of([small_file])
+    assert asked.entries
+    assert not asked.jobs({})
 
 
 def test_a_queue_asks_for_parts_of_tables_in_its_order(bench, small_file, tmp_path, monkeypatch):

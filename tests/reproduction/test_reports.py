@@ -7,10 +7,14 @@ import re
 import statistics
 
 import pytest
+import torch
 
+from reticent import features
 from reticent.reproduction.drawing import draw
 from reticent.reproduction.jobs import Outcome, job_of
+from reticent.reproduction.listing import describe
 from reticent.reproduction.reports import cell_text, epsilon_pair, markdown, report, write_report
+from reticent.reproduction.running import run_jobs
 from reticent.reproduction.tables import parse
 
 from .small import ATTACKS, SMALL
@@ -118,6 +122,35 @@ def test_data_that_cannot_be_run_is_listed():
     made = report(found, found.entries(), {}, seeds=[0])
     assert "Not run: an encoder" in markdown(made)
     assert "– (91.00)" in markdown(made)
+
+
+def test_a_file_that_only_the_user_can_bring_is_asked_for(tmp_path):
+    """Listed as wanting, run by the same command where it is there, and no failure."""
+    text = SMALL.replace(
+        'title = "Digits"\nmodel',
+        'title = "Digits"\nfeatures = "image-encoder"\n'
+        f'feature_options = {{ encoder = "{tmp_path}/e.pt2", inputs = "half", length = 9.0 }}\n'
+        'bring = "Export it in three lines"\nmodel',
+    )
+    found = parse(text, "small", "small.toml")
+    assert {entry.missing for entry in found.entries()} == {None}
+    assert describe(found)["data"] == {"digits": "needs a file of yours"}
+    jobs = [job_of(found, entry, 0) for entry in found.entries()]
+    done = run_jobs(jobs, tmp_path / "out", device="cpu")
+    assert {outcome.state for outcome in done.values()} == {"missing"}
+    made = report(found, found.entries(), done, seeds=[0])
+    said = markdown(made)
+    assert "e.pt2': there is no such file here" in said
+    assert "Not run: Export it in three lines" in said
+    assert "– (91.00)" in said
+    assert "failed" not in said
+    with torch.random.fork_rng(devices=[]):
+        net = torch.nn.Sequential(torch.nn.Conv2d(3, 9, 3, 2), torch.nn.Flatten())
+    features.export_encoder(net, tmp_path / "e.pt2", side=8)
+    assert describe(found)["data"] == {"digits": "here"}
+    (again,) = run_jobs(jobs[-1:], tmp_path / "out", device="cpu", root=str(tmp_path)).values()
+    assert again.state == "done"
+    assert again.values["accuracy"] > 30  # of ten classes
 
 
 def test_shares_in_percent_where_the_paper_has_them():

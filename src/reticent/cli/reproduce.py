@@ -314,6 +314,8 @@ def _complain(found: dict[str, Any], outcomes: Any) -> None:
     missing = {outcome.error for outcome in outcomes if outcome.state == "missing"}
     asked = {entry["data"] for entry in found["entries"]}
     missing |= {f"{n}: {text}" for n, text in found["missing"].items() if n in asked}
+    if missing:
+        missing |= {f"{n}: {text}" for n, text in found["bring"].items() if n in asked}
     for text in sorted(missing):
         errors.print(f"[yellow]missing:[/] {escape(text)}", soft_wrap=True)
     failed = sum(outcome.state == "failed" for outcome in outcomes)

@@ -9,8 +9,10 @@ as the means and variances of `standardise`, is a release and is paid for.
 (360, 9, 4, 4)
 """
 
+from reticent.encoders import export_encoder
 from reticent.features.applying import apply, locate
-from reticent.features.catalog import FeatureCard, FeatureOption, describe, names
+from reticent.features.catalog import FeatureCard, FeatureOption, absent, describe, names
+from reticent.features.image_encoder import ImageEncoder
 from reticent.features.random_images import RandomImages
 from reticent.features.scattering import Scattering
 from reticent.features.sentence_encoder import SentenceEncoder
@@ -27,15 +29,18 @@ __all__ = [
     "ChannelStatistics",
     "FeatureCard",
     "FeatureOption",
+    "ImageEncoder",
     "RandomImages",
     "Reach",
     "Scattering",
     "SentenceEncoder",
     "WordClusters",
     "WordVectors",
+    "absent",
     "apply",
     "channel_statistics",
     "describe",
+    "export_encoder",
     "locate",
     "names",
     "standardise",

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,6 +27,14 @@ FEATURES, FINGERPRINT = "inputs are {name} features", "files of fingerprint"
 
 FOLDER = "features"
 _PIECE = 1024  # records on the device at a time; no influence on the result
+
+
+@runtime_checkable
+class Finished(Protocol):
+    """A map whose last part is quick, and can be done to what its slow part has given."""
+
+    def finish(self, vectors: Tensor) -> Tensor:
+        """That last part."""
 
 
 def apply(
@@ -66,6 +74,19 @@ def apply(
     features: list[Tensor] = []
     extras = extras_of(splits)
     built: dict[tuple[int, ...], nn.Module] = {}  # one for both splits: some take minutes to learn
+
+    raw = {**chosen, **card.raw}
+    slow: list[Splits] = []  # what the slow part alone gives, once it was needed
+
+    def computed(split: str, transform: nn.Module, inputs: Tensor) -> Iterator[NDArray[np.float32]]:
+        if raw == chosen or not keep:
+            return _parts(transform, inputs, device, progress)
+        assert isinstance(transform, Finished)
+        if not slow:
+            slow.append(apply(splits, name, raw, root=root, device=device, progress=progress))
+        vectors, _ = slow[0].train if split == "train" else slow[0].test
+        return _parts(transform.finish, vectors, device, None)
+
     for split, (inputs, _) in (("train", splits.train), ("test", splits.test)):
         one = tuple(inputs.shape[1:])
         if one not in built:
@@ -79,13 +100,13 @@ def apply(
             try:
                 found = cache.read(paths[split], shape, made_of)
                 if found is None:
-                    parts = _parts(transform, inputs, device, progress)
+                    parts = computed(split, transform, inputs)
                     cache.write(paths[split], shape, parts, made_of)
                     found = cache.read(paths[split], shape, made_of)
             except OSError as error:  # a full or read-only folder is no reason not to train
                 notes.append(f"the {split} features could not be kept ({error.strerror})")
         if found is None:
-            found = _in_memory(shape, _parts(transform, inputs, device, progress))
+            found = _in_memory(shape, computed(split, transform, inputs))
         features.append(found)
     return replace(
         splits,
@@ -133,7 +154,10 @@ def _as_tensor(extra: Tensor | tuple[str, ...]) -> Tensor:
 
 
 def _parts(
-    transform: nn.Module, inputs: Tensor, device: torch.device | str, progress: Progress | None
+    transform: Callable[[Tensor], Tensor],
+    inputs: Tensor,
+    device: torch.device | str,
+    progress: Progress | None,
 ) -> Iterator[NDArray[np.float32]]:
     for start in range(0, len(inputs), _PIECE):
         piece = inputs[start : start + _PIECE]

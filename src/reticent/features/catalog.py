@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from reticent.encoders import encoder_digest
+from reticent.encoders import encoder_digest, image_encoder_digest, image_encoder_missing
 from reticent.errors import OptionError, one_of, whole
+from reticent.features.image_encoder import ImageEncoder
 from reticent.features.image_network import weights_digest, weights_origin
 from reticent.features.random_images import RandomImages
 from reticent.features.scattering import Scattering
@@ -60,6 +61,9 @@ class FeatureCard:
         version: raised when the same options come to mean other numbers; old files are then left.
         files: the options that name files or folders.
         made_with: a fingerprint of these.
+        raw: options under which nothing follows the slow part of the map. Its vectors are kept,
+            and other values of these options are applied to them, by the module's `finish`.
+        absent: why a file that only the user can bring is not here; None where it is.
         learned: how what comes with the library was learned, as its file tells.
     """
 
@@ -76,11 +80,13 @@ class FeatureCard:
     version: int = 1
     files: tuple[str, ...] = ()
     made_with: Callable[[Mapping[str, Any]], str] = lambda options: ""
+    raw: Mapping[str, Any] = field(default_factory=dict)
+    absent: Callable[[Mapping[str, Any]], str | None] = lambda options: None
     learned: Callable[[], Mapping[str, Any]] = dict
 
     def to_json(self) -> dict[str, Any]:
         """The card as JSON-ready data."""
-        hidden = ("build", "reach", "version", "files", "made_with")
+        hidden = ("build", "reach", "version", "files", "made_with", "raw", "absent")
         card = {key: value for key, value in vars(self).items() if key not in hidden}
         options = [asdict(option) for option in self.options]
         return {**card, "options": options, "learned": dict(self.learned())}
@@ -119,6 +125,11 @@ def _check_texts(name: str, shape: tuple[int, ...]) -> None:
 def _random_images(shape: tuple[int, ...], **options: Any) -> nn.Module:
     _check_images("random-images", shape)
     return RandomImages((shape[0], shape[1], shape[2]), **options)
+
+
+def _image_encoder(shape: tuple[int, ...], *, encoder: str, **options: Any) -> nn.Module:
+    _check_images("image-encoder", shape)
+    return ImageEncoder(encoder, (shape[0], shape[1], shape[2]), **options)
 
 
 def _scattering(shape: tuple[int, ...], *, scales: int, angles: int, order: int) -> nn.Module:
@@ -223,6 +234,36 @@ _CARDS = {
             learned=weights_origin,
         ),
         FeatureCard(
+            name="image-encoder",
+            paper="none of its own; as in Tramèr & Boneh 2021 and De et al. 2022",
+            summary="vectors by a frozen public encoder that you bring",
+            inputs="images",
+            output="as wide as the encoder: 768 of ViT-B-16, 1,280 of EfficientNet-Lite0",
+            privacy=(
+                "a fixed map of each record on its own by an encoder that must not have been "
+                "trained on the records: nothing is charged"
+            ),
+            build=_image_encoder,
+            options=(
+                FeatureOption(
+                    "encoder", "", "file from `reticent.features.export_encoder`, NAME.pt2"
+                ),
+                FeatureOption(
+                    "inputs", "imagenet", "public scale: imagenet, clip, half, plain, or MEAN/DEV"
+                ),
+                FeatureOption("mirror", False, "average with the mirror image's"),
+                FeatureOption("length", 1.0, "of every record's vector; 0: as the encoder has it"),
+                FeatureOption("images", 0, "random images that whiten; 0: no whitening"),
+                FeatureOption("process", "mixed", f"what whitens: one of {', '.join(PROCESSES)}"),
+                FeatureOption("ridge", 1.0, "mean variances added before whitening"),
+            ),
+            reach=_unit_reach,
+            files=("encoder",),
+            made_with=lambda options: image_encoder_digest(options["encoder"]),
+            raw={"length": 0.0, "images": 0, "process": "mixed", "ridge": 1.0},
+            absent=lambda options: image_encoder_missing(options["encoder"]),
+        ),
+        FeatureCard(
             name="word-vectors",
             paper="Joulin et al. 2017; Shen et al. 2018; vectors: GloVe, Pennington et al. 2014",
             summary="mean and maximum of the words' frozen public vectors",
@@ -292,6 +333,17 @@ def names() -> tuple[str, ...]:
 def describe(name: str) -> FeatureCard:
     """What there is to know about features of this name."""
     return _CARDS[one_of("features", name, _CARDS)]
+
+
+def absent(name: str, options: Mapping[str, Any]) -> str | None:
+    """Which file that only the user can bring is not here; None where nothing is wanting."""
+    card = describe(name)
+    chosen = card.complete(options)
+    reason = card.absent(chosen)
+    if reason is None:
+        return None
+    named = ", ".join(repr(chosen[option]) for option in card.files)
+    return f"the {name}'s file {named}: {reason}"
 
 
 def build(

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from reticent.errors import DataError, OptionError, one_of, positive, whole
+from reticent.errors import OptionError
 from reticent.features.image_network import SIDE, load_network
 from reticent.features.scattering import Scattering
-from reticent.features.whitening import PROCESSES, Whitening, public_images, whitening
+from reticent.features.whitening import PublicWhitening, Whitening, check_images
 
 _LEAST_SIDE = 24  # smaller images are enlarged, those between framed in black
 _SMALLEST = 4  # sides below which there is nothing to see
@@ -26,8 +26,6 @@ _PART = re.compile(r"([123])x([1-9])")
 # Images in the network at a time: what a core's cache holds, or what fills a GPU. It has no
 # influence on the result but in rounding.
 _PIECE = {"cpu": 32, "cuda": 2048}
-_BANK_PIECE = 2048
-_ROUNDING = 1e-3  # by which images may miss [0, 1]
 
 
 class RandomImages(nn.Module):
@@ -43,9 +41,6 @@ class RandomImages(nn.Module):
         images: how many images of that process.
         weights: a file of other weights for the network.
     """
-
-    centre: Tensor | None
-    matrix: Tensor | None
 
     def __init__(
         self,
@@ -64,14 +59,10 @@ class RandomImages(nn.Module):
         if not isinstance(mirror, bool):
             raise OptionError("mirror", mirror, "must be true or false")
         self.mirror = mirror
-        self.process = one_of("process", process, PROCESSES)
-        self.ridge = positive("ridge", ridge)
-        self.images = whole("images", images)
+        self._whitening = PublicWhitening(self.shape, process=process, ridge=ridge, images=images)
         self.network = load_network(weights)
         wanted = _SCATTERING in self.parts
         self.scattering = Scattering((shape[1], shape[2])) if wanted else None
-        self.register_buffer("centre", None, persistent=False)  # of the whitening, once learned
-        self.register_buffer("matrix", None, persistent=False)
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
@@ -81,14 +72,7 @@ class RandomImages(nn.Module):
 
     def whitening(self) -> Whitening:
         """What whitens these features, learned from public images when first asked for."""
-        if self.centre is None or self.matrix is None:
-            bank = public_images(self.process, self.images, self.shape)
-            seen = [
-                self.pooled(some.to(self._device).float() / 255) for some in bank.split(_BANK_PIECE)
-            ]
-            learned = whitening(torch.cat(seen), self.ridge)
-            self.centre, self.matrix = learned.centre, learned.matrix
-        return Whitening(self.centre, self.matrix)
+        return self._whitening.learned(self.pooled, self._device)
 
     @property
     def _device(self) -> torch.device:
@@ -97,30 +81,13 @@ class RandomImages(nn.Module):
     @torch.no_grad()
     def pooled(self, images: Tensor) -> Tensor:
         """The features before whitening."""
-        self._check(images)
+        check_images(images, self.shape, "random-images")
         images = images.to(self._device, torch.float32)
         piece = _PIECE.get(images.device.type, 512)
         rows = [
             self._one_piece(images[start : start + piece]) for start in range(0, len(images), piece)
         ]
         return torch.cat(rows) if rows else self._one_piece(images)
-
-    def _check(self, images: Tensor) -> None:
-        if images.dim() != 4 or tuple(images.shape[1:]) != self.shape:
-            wanted = ", ".join(map(str, self.shape))
-            raise DataError(
-                f"images have shape {tuple(images.shape)}: these features are for [n, {wanted}]"
-            )
-        if not images.is_floating_point():
-            raise DataError(
-                f"images are {images.dtype}: they must be floats in [0, 1]; divide bytes by 255"
-            )
-        # said this way round, a NaN is refused too
-        if not bool(((images >= -_ROUNDING) & (images <= 1 + _ROUNDING)).all()):
-            raise DataError(
-                "images have values outside [0, 1], or NaN: random-images takes them as "
-                "`reticent.data` loads them, not standardised; divide bytes by 255"
-            )
 
     def _one_piece(self, images: Tensor) -> Tensor:
         features = self._parts_of(images)

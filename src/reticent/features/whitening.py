@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from reticent.errors import OptionError, one_of, positive, whole
+from reticent.errors import DataError, OptionError, one_of, positive, whole
 from reticent.pretraining.contrastive import draw_images
 from reticent.pretraining.figures import figures, strokes
 from reticent.pretraining.textures import coloured_noise, random_networks
@@ -24,6 +24,10 @@ from reticent.pretraining.textures import coloured_noise, random_networks
 PROCESSES = ("mixed", "strokes", "figures")
 _GREY = (0.299, 0.587, 0.114)
 _PIECE = 512  # images drawn at a time; part of what a seed means
+_BANK_PIECE = 2048
+_ROUNDING = 1e-3  # by which images may miss [0, 1]
+
+Encode = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,40 @@ class Whitening:
     def __call__(self, features: Tensor) -> Tensor:
         """Whiten [n, d], each row on its own; every row gets length 1."""
         return F.normalize((features - self.centre) @ self.matrix.T, dim=1)
+
+
+class PublicWhitening(nn.Module):
+    """A `Whitening` that is learned when it is first asked for, from images of a random process.
+
+    Args:
+        shape: of one image.
+        process: of `PROCESSES`.
+        ridge: see `whitening`.
+        images: how many of them.
+    """
+
+    centre: Tensor | None
+    matrix: Tensor | None
+
+    def __init__(
+        self, shape: tuple[int, int, int], *, process: str, ridge: float, images: int
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.process = one_of("process", process, PROCESSES)
+        self.ridge = positive("ridge", ridge)
+        self.images = whole("images", images)
+        self.register_buffer("centre", None, persistent=False)
+        self.register_buffer("matrix", None, persistent=False)
+
+    def learned(self, encode: Encode, device: torch.device) -> Whitening:
+        """What whitens the features that `encode` makes of images in [0, 1]."""
+        if self.centre is None or self.matrix is None:
+            bank = public_images(self.process, self.images, self.shape)
+            seen = [encode(some.to(device).float() / 255) for some in bank.split(_BANK_PIECE)]
+            found = whitening(torch.cat(seen), self.ridge)
+            self.centre, self.matrix = found.centre, found.matrix
+        return Whitening(self.centre, self.matrix)
 
 
 def whitening(features: Tensor, ridge: float) -> Whitening:
@@ -109,6 +147,25 @@ def _figures(side: int, coins: Generator) -> Tensor:
     half = _PIECE // 2
     textures = torch.cat((coloured_noise(half, side, coins), random_networks(half, side, coins)))
     return figures(textures, _PIECE, coins)
+
+
+def check_images(images: Tensor, shape: tuple[int, int, int], name: str) -> None:
+    """Refuse what are no images of this shape in [0, 1]; `name` is whose features are meant."""
+    if images.dim() != 4 or tuple(images.shape[1:]) != shape:
+        wanted = ", ".join(map(str, shape))
+        raise DataError(
+            f"images have shape {tuple(images.shape)}: these features are for [n, {wanted}]"
+        )
+    if not images.is_floating_point():
+        raise DataError(
+            f"images are {images.dtype}: they must be floats in [0, 1]; divide bytes by 255"
+        )
+    # said this way round, a NaN is refused too
+    if not bool(((images >= -_ROUNDING) & (images <= 1 + _ROUNDING)).all()):
+        raise DataError(
+            f"images have values outside [0, 1], or NaN: {name} takes them as "
+            "`reticent.data` loads them, not standardised; divide bytes by 255"
+        )
 
 
 _DRAW: dict[str, Callable[[int, Generator], Tensor]] = {

@@ -15,6 +15,14 @@ from reticent.cli.settings import Settings
 from reticent.data import Splits
 
 _VECTOR_LENGTH = 100  # of the word vectors
+_UNKNOWN_WIDTH = 768  # of an encoder that is not here
+
+
+def absent_features(settings: Settings) -> str | None:
+    """Which file of the user's the features need and what to do; None if nothing is wanting."""
+    if settings.features == "none":
+        return None
+    return features.absent(settings.features, settings.feature_options)
 
 
 def sample(settings: Settings) -> Splits:
@@ -25,7 +33,9 @@ def sample(settings: Settings) -> Splits:
     if info.vocabulary is not None:
         inputs = torch.full((1, *info.shape), 3, dtype=torch.int64)
         extras["vectors"] = torch.zeros((info.vocabulary + 3, _VECTOR_LENGTH))
-    if settings.features != "none":
+    if absent_features(settings) is not None:
+        inputs = torch.zeros((1, _UNKNOWN_WIDTH))
+    elif settings.features != "none":
         transform = features.catalog.build(
             settings.features, tuple(info.shape), settings.feature_options, extras
         )

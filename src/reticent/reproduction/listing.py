@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reticent import data as datasets
+from reticent.reproduction.checking import absent_features
 from reticent.reproduction.tables import Table
 
 
@@ -38,4 +39,7 @@ def _here(table: Table, name: str, root: str | None) -> str:
     if data.missing is not None:
         return "cannot be run"
     found = datasets.locate(str(data.settings["data"]), root=root)
-    return "absent" if found.form == "absent" else "here"
+    if found.form == "absent":
+        return "absent"
+    needs = (absent_features(entry.settings) for entry in table.entries(data=[name]))
+    return "needs a file of yours" if any(needs) else "here"

@@ -19,6 +19,7 @@ from reticent.cli.building import NEVER, budget_of, build_model, build_training,
 from reticent.cli.preparing import STATISTICS_FILE, prepare
 from reticent.data import as_records
 from reticent.errors import CheckpointError, ReticentError
+from reticent.reproduction.checking import absent_features
 from reticent.reproduction.claims import Planned, planned
 from reticent.reproduction.computing import function
 from reticent.reproduction.costs import gradient_evaluations
@@ -50,7 +51,7 @@ def missing_data(job: Job, root: str | None) -> str | None:
     here = datasets.locate(info.name, root=root)
     what = info.name if here.form == "absent" else f"the word vectors of {info.name}"
     if here.form != "absent" and (info.vectors is None or here.vectors is not None):
-        return None
+        return absent_features(job.settings)
     files = ", ".join(source.file for source in info.sources) or "its files"
     return (
         f"{what}: not in {here.home}. Run `reticent data get {info.name}`, or put {files} into "

@@ -139,6 +139,7 @@ def _data(top: Reader, attacked: bool) -> dict[str, DataSet]:
             raise top.refuse(f"data.{name}", values, "must be a table")
         reader = Reader(values, top.source, f"data.{name}")
         missing = reader.optional("missing", str)
+        bring = reader.optional("bring", str)
         title = reader.take("title", str, name)
         records = reader.optional("records", int)
         if records is not None and (records < 1 or not attacked):
@@ -150,7 +151,7 @@ def _data(top: Reader, attacked: bool) -> dict[str, DataSet]:
             datasets.lookup(str(settings.setdefault("data", name)))
         except ReticentError as error:
             raise top.refuse(f"data.{name}", settings["data"], str(error)) from None
-        found[name] = DataSet(name, settings, title, missing, records)
+        found[name] = DataSet(name, settings, title, missing, records, bring)
     return found
 
 

@@ -58,6 +58,7 @@ def report(
         "columns": list(table.columns),
         "data": {name: data.title for name, data in table.data.items()},
         "missing": {n: data.missing for n, data in table.data.items() if data.missing},
+        "bring": {n: data.bring for n, data in table.data.items() if data.bring},
         "runs": table.runs,
         "changes": changed,
         "notes": list(table.notes),
@@ -84,7 +85,10 @@ def _entry(table: Table, entry: Entry, known: Sequence[tuple[int, Outcome]]) -> 
         "steps": [outcome.steps for _, outcome in done],
         "seconds": [outcome.seconds for _, outcome in done],
         "seeds": [seed for seed, _ in done],
-        "failed": {str(seed): outcome.error for seed, outcome in known if outcome.state != "done"},
+        "failed": {
+            str(seed): outcome.error for seed, outcome in known if outcome.state == "failed"
+        },
+        "absent": sorted({str(o.error) for _, o in known if o.state == "missing"}),
         "missing": entry.missing,
         "claim": done[0][1].claim if done else {},
         "outcome_notes": sorted({note for _, outcome in done for note in outcome.notes}),
@@ -143,12 +147,22 @@ def markdown(found: Mapping[str, Any]) -> str:
         if not entries:
             continue
         lines += [f"## {title}", ""]
-        if data in found["missing"]:
-            lines += [f"Not run: {found['missing'][data]}", ""]
+        for reason in _not_run(found, data, entries):
+            lines += [f"Not run: {reason}", ""]
         for measure in found["measures"]:
             lines += [*_grid(found, entries, measure), ""]
     lines += _remarks(found)
     return "\n".join(lines) + "\n"
+
+
+def _not_run(
+    found: Mapping[str, Any], data: str, entries: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """What stands in the way on a data set, and how to make what is wanting."""
+    if data in found["missing"]:
+        return [found["missing"][data]]
+    reasons = sorted({reason for entry in entries for reason in entry["absent"]})
+    return [*reasons, *([found["bring"][data]] if reasons and data in found["bring"] else [])]
 
 
 def _grid(

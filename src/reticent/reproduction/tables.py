@@ -91,6 +91,7 @@ class DataSet:
         settings: For every row.
         title: As the paper calls it.
         missing: Why it cannot be run here, and what it would take.
+        bring: How to make the file that its features need, where the user must bring one.
         records: How many training records an attacked model has; by default as many as there are.
     """
 
@@ -99,6 +100,7 @@ class DataSet:
     title: str
     missing: str | None = None
     records: int | None = None
+    bring: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Entry:
         why: Why not.
         missing: Why this cannot be run here.
         records: How many training records an attacked model has; by default as many as there are.
+        bring: How to make the file that its features need.
     """
 
     table: str
@@ -134,6 +137,7 @@ class Entry:
     why: str | None = None
     missing: str | None = None
     records: int | None = None
+    bring: str | None = None
 
 
 @dataclass(frozen=True)
@@ -253,6 +257,7 @@ class Table:
             why=None if cell.sound else row.why,
             missing=data.missing,
             records=data.records,
+            bring=data.bring,
         )
 
 

@@ -1,0 +1,146 @@
+"""Images as the vectors of a frozen public encoder, which the user brings.
+
+Nothing is learned from the records, and each image is mapped on its own; what the encoder was
+trained on is for whoever chooses it to know.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from reticent.encoders import ImageProgram
+from reticent.errors import OptionError, not_negative, whole
+from reticent.features.whitening import PublicWhitening, check_images
+from reticent.models.inputs import PLAIN, SCALES, PublicScale
+
+NAMED = {
+    **SCALES,
+    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+    "half": ((0.5,), (0.5,)),
+}
+"""Means and deviations that encoders are published with, of values in [0, 1]."""
+
+_SCALES = f"{PLAIN}, {', '.join(NAMED)}, or MEAN/DEVIATION such as 0.5/0.25"
+
+
+class ImageEncoder(nn.Module):
+    """From images [n, C, H, W] in [0, 1] to [n, d].
+
+    An image is resized to what the encoder takes, as many rows are always computed at a time
+    whatever the batch, and maps are averaged over their places: so an image's numbers do not depend
+    on which others there are, not even in rounding.
+
+    Args:
+        encoder: A file that `export_encoder` wrote.
+        shape: Of one image; a grey one becomes as many channels as the encoder takes.
+        inputs: How the encoder wants its images: `plain`, the name of a public mean and deviation,
+            or the numbers themselves, `MEAN/DEVIATION`, one each or one for each channel.
+        mirror: Average with the vectors of the mirror image.
+        length: Each vector is brought to this length; 0 leaves it as it is.
+        images: So many random images whiten the vectors, which then have length 1 before they are
+            brought to another; 0 for none.
+        process, ridge: As for `RandomImages`.
+    """
+
+    def __init__(
+        self,
+        encoder: str | Path,
+        shape: tuple[int, int, int],
+        *,
+        inputs: str = "imagenet",
+        mirror: bool = False,
+        length: float = 1.0,
+        images: int = 0,
+        process: str = "mixed",
+        ridge: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(mirror, bool):
+            raise OptionError("mirror", mirror, "must be true or false")
+        self.shape, self.mirror = shape, mirror
+        self.length = not_negative("length", length)
+        self._program = ImageProgram(encoder)
+        takes = self._program.shape[0]
+        if shape[0] not in (1, takes):
+            raise OptionError(
+                "encoder", str(encoder), f"takes {takes} channels; these images have {shape[0]}"
+            )
+        self.scale = _scale(inputs, takes)
+        self._whitening: PublicWhitening | None = None
+        if whole("images", images, least=0):
+            self._whitening = PublicWhitening(shape, process=process, ridge=ridge, images=images)
+        self.register_buffer("_here", torch.zeros(0), persistent=False)
+
+    _here: Tensor  # on the device of this module
+
+    @property
+    def width(self) -> int:
+        """How many numbers an image becomes."""
+        return self._program.width
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """Encode a batch."""
+        return self.finish(self.pooled(images))
+
+    @torch.no_grad()
+    def finish(self, vectors: Tensor) -> Tensor:
+        """Whiten the encoder's vectors and bring them to their length."""
+        if self._whitening is not None and len(vectors):
+            vectors = self._whitening.learned(self.pooled, self._here.device)(vectors)
+        return self.length * F.normalize(vectors, dim=1) if self.length else vectors
+
+    @torch.no_grad()
+    def pooled(self, images: Tensor) -> Tensor:
+        """The encoder's vectors before whitening and scaling."""
+        check_images(images, self.shape, "image-encoder")
+        images = images.to(self._here.device, torch.float32)
+        rows = [self._rows(piece) for piece in images.split(self._program.rows) if len(piece)]
+        return torch.cat(rows) if rows else images.new_zeros((0, self.width))
+
+    def _rows(self, images: Tensor) -> Tensor:
+        found = self._encoded(images)
+        return (found + self._encoded(images.flip(3))) / 2 if self.mirror else found
+
+    def _encoded(self, images: Tensor) -> Tensor:
+        channels, height, width = self._program.shape
+        whole_piece = images.new_zeros((self._program.rows, *self.shape))
+        whole_piece[: len(images)] = images
+        resized = whole_piece
+        if self.shape[1:] != (height, width):
+            resized = F.interpolate(
+                whole_piece, (height, width), mode="bicubic", antialias=True, align_corners=False
+            ).clamp(0, 1)
+        return self._program(self.scale(resized.expand(-1, channels, -1, -1)))[: len(images)]
+
+
+def _scale(inputs: str, channels: int) -> nn.Module:
+    if inputs == PLAIN:
+        return nn.Identity()
+    if inputs in NAMED:
+        mean, deviation = NAMED[inputs]
+    else:
+        mean, deviation = _numbers(inputs)
+    for values in (mean, deviation):
+        if len(values) not in (1, channels):
+            raise OptionError(
+                "inputs",
+                inputs,
+                f"has {len(values)} numbers; the encoder takes {channels} channels",
+            )
+    return PublicScale(mean, deviation)
+
+
+def _numbers(inputs: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    parts = [part.split(",") for part in str(inputs).split("/")]
+    try:
+        mean, deviation = (tuple(float(number) for number in part) for part in parts)
+    except ValueError:
+        raise OptionError("inputs", inputs, f"must be one of {_SCALES}") from None
+    if not all(abs(m) < 1e6 for m in mean) or not all(1e-6 < d < 1e6 for d in deviation):
+        raise OptionError("inputs", inputs, "must be a mean and a deviation greater than 0")
+    return mean, deviation
