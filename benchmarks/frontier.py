@@ -27,6 +27,7 @@ from reticent.cli.settings import Settings
 from reticent.training import evaluate
 
 RESULTS = Path(__file__).parent / "results"
+SAMPLE = 1000  # records whose encoding is timed where all of them are in the folder already
 
 
 def one(settings: Settings, splits: Any, device: str) -> dict[str, Any]:
@@ -53,30 +54,49 @@ def one(settings: Settings, splits: Any, device: str) -> dict[str, Any]:
     }
 
 
+def encoding_seconds(
+    search: dict[str, Any], splits: Any, brought: dict[str, Any], device: str
+) -> float:
+    """How long an encoder takes for `SAMPLE` records."""
+    few = replace(
+        splits,
+        train=tuple(part[:SAMPLE] for part in splits.train),
+        test=tuple(part[:0] for part in splits.test),
+    )
+    begun = time.perf_counter()
+    features.apply(few, best.common(search)["features"], brought, device=device, keep=False)
+    return time.perf_counter() - begun
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", nargs="+", required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--root")
     parser.add_argument("--data-note", help="What a reader must know about this copy of the data.")
-    parser.add_argument("--encoder", help="What $RETICENT_ENCODER holds, for the record.")
+    parser.add_argument("--encoder", help="What the encoder is called, for the record.")
+    parser.add_argument("--encoder-note", help="What it was trained on, for the record.")
+    parser.add_argument("--kept", action="store_true", help="Use features that are in the folder.")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--searches", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     for name in options.data:
         search = json.loads((options.searches / f"search-{name}.json").read_text())
-        data = name.split(WITH)[0]
+        data, brought = name.split(WITH)[0], search.get("brought", {})
         splits = datasets.load(data, root=options.root)
         begun = time.perf_counter()
         made = features.apply(
             splits,
             best.common(search)["features"],
-            search["options"],
+            {**search["options"], **brought},
+            root=options.root,
             device=options.device,
-            keep=False,
+            keep=options.kept,
         )
         seconds = time.perf_counter() - begun
+        if options.kept:
+            seconds = encoding_seconds(search, splits, brought, options.device)
         made = replace(
             made,
             train=tuple(part.to(options.device) for part in made.train),
@@ -106,7 +126,10 @@ def main() -> None:
             "search_seconds": search["seconds"],
             "entries": entries,
             **({"data_note": options.data_note} if options.data_note else {}),
+            **({"features_of": SAMPLE} if options.kept else {}),
+            **({"brought": brought} if brought else {}),
             **({"encoder": options.encoder} if WITH in name else {}),
+            **({"encoder_note": options.encoder_note} if options.encoder_note else {}),
             "machine": describe_machine(),
         }
         path = options.out / f"frontier-{name}.json"

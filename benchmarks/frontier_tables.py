@@ -31,6 +31,9 @@ Machine = Callable[[dict[str, Any]], str]
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 README_EPSILONS = (1.0, 2.0, 3.0, 4.0)
 NONE = "–"
+TEXTS_NOTE = (
+    "the encoder was trained on texts that people wrote; its published list names none of these."
+)
 
 
 def page(records: Records, machine: Machine) -> str:
@@ -118,7 +121,7 @@ def _best(
 
 
 def _encoded(records: Records, data: str, machine: Machine) -> list[str]:
-    """The same with an encoder that the user brings, which others' texts taught."""
+    """The same with an encoder that the user brings, which others' texts or pictures taught."""
     lines: list[str] = []
     for record in records:
         if record["what"] != "frontier" or not record["data"].startswith(f"{data}{WITH}"):
@@ -128,13 +131,16 @@ def _encoded(records: Records, data: str, machine: Machine) -> list[str]:
             one for one in records if one["what"] == "search" and one["data"] == record["data"]
         )
         tried = "; ".join(told(one["options"]) for one in search["candidates"])
+        about = record.get("encoder_note", TEXTS_NOTE)
+        many = f" for {record['features_of']:,} records" if "features_of" in record else ""
+        brought = record.get("brought", {"encoder": "FOLDER"})
+        flags = " ".join(f"--feature {name}={value}" for name, value in brought.items())
         lines += [
             f"### With a public encoder: {record['encoder']}",
             "",
-            "Listed apart, for the encoder was trained on texts that people wrote; its published"
-            f" list names none of these. {record['searched']:,} settings were compared on the same"
+            f"Listed apart, for {about} {record['searched']:,} settings were compared on the same"
             f" held-out records, with {tried}; chosen: {told(search['options'])}. Encoding takes"
-            f" {record['features_seconds']:,.0f} s ({machine(record)}).",
+            f" {record['features_seconds']:,.0f} s{many} ({machine(record)}).",
             "",
             "| ε (bound) | δ | test accuracy | seeds | command |",
             "|---|---|---|---|---|",
@@ -151,7 +157,7 @@ def _encoded(records: Records, data: str, machine: Machine) -> list[str]:
             lines.append(
                 f"| {up(point.epsilon)} | {point.delta:g} | {_accuracy(point)} | {len(runs)} |"
                 f" `reticent train --data {data} --recipe best --features {features}"
-                f" --feature encoder=FOLDER --epsilon {entry['epsilon']:g}` |"
+                f" {flags} --epsilon {entry['epsilon']:g}` |"
             )
         lines.append("")
     return lines

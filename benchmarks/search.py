@@ -23,7 +23,9 @@ from torch.nn import functional as F
 
 from machine import describe_machine
 from reticent import data as datasets
+from reticent import features
 from reticent.best import WITH
+from reticent.cli.settings import assignments
 from reticent.features.applying import extras_of
 from reticent.features.catalog import build
 from reticent.features.random_images import RandomImages
@@ -33,19 +35,23 @@ from reticent.privacy import Budget, SampledGaussian, noise_for
 
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = {"mnist": 10_000, "fashion-mnist": 10_000, "cifar10": 10_000, "imdb": 5_000}
-ENCODED = f"imdb{WITH}sentence-encoder"  # with the encoder of $RETICENT_ENCODER
+TEXTS_ENCODED = f"imdb{WITH}sentence-encoder"  # with the encoder of $RETICENT_ENCODER
+IMAGES_ENCODED = f"cifar10{WITH}image-encoder"  # with that of `--feature encoder=FILE`
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
 DELTA = 1e-5
 MOMENTUM = 0.9
 SEEDS = 2
-STEPS = {"cifar10": (50, 100, 200), "imdb": (50, 100, 200)}
+STEPS = {"cifar10": (50, 100, 200), "imdb": (50, 100, 200), IMAGES_ENCODED: (100,)}
 RATES = (5.0, 10.0, 20.0, 40.0, 80.0)  # of the mean clipped gradient, in units of the clip
 CLIPS = (0.1, 0.3)
 
 
 def candidates(name: str) -> list[dict[str, Any]]:
     """Feature options to try."""
-    if name == ENCODED:
+    if name == IMAGES_ENCODED:
+        whitened: list[dict[str, Any]] = [{"images": 8192, "ridge": r} for r in (1.0, 10.0)]
+        return [{"images": 0}, *whitened]
+    if name == TEXTS_ENCODED:
         return [{"clusters": 4000, "weight": w} for w in (0.35, 0.5)]
     if name == "imdb":
         return [{"clusters": c, "sharpness": s} for c in (4000, 8000) for s in (1.5, 2.5)]
@@ -63,10 +69,22 @@ def candidates(name: str) -> list[dict[str, Any]]:
     ]
 
 
-def features_of(name: str, options: dict[str, Any], splits: Any, device: str) -> Tensor:
+def features_of(
+    name: str,
+    options: dict[str, Any],
+    splits: Any,
+    device: str,
+    *,
+    root: str | None = None,
+    brought: dict[str, Any] | None = None,
+) -> Tensor:
     """The training split's features; what candidates share is computed once."""
     inputs = splits.train[0]
-    if name == ENCODED:
+    if name == IMAGES_ENCODED:
+        given = {**options, **(brought or {})}
+        made = features.apply(splits, "image-encoder", given, root=root, device=device)
+        return made.train[0].to(device)
+    if name == TEXTS_ENCODED:
         made = build("sentence-encoder", tuple(inputs.shape[1:]), options, extras_of(splits))
         made = made.to(device)
         return torch.cat([made(some) for some in inputs.split(1000)])
@@ -152,7 +170,9 @@ def trials(
     ]
 
 
-def search(name: str, root: str | None, device: str) -> dict[str, Any]:
+def search(
+    name: str, root: str | None, device: str, brought: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """All candidates of one data set; the best features, and with them the best settings per ε."""
     data = name.split(WITH)[0]
     splits = datasets.load(data, root=root)
@@ -161,10 +181,10 @@ def search(name: str, root: str | None, device: str) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     for options in candidates(name):
         begun = time.perf_counter()
-        x = features_of(name, options, splits, device)
+        x = features_of(name, options, splits, device, root=root, brought=brought)
         train, held_out = (x[:cut], labels[:cut]), (x[cut:], labels[cut:])
         rows: list[dict[str, Any]] = []
-        for steps in STEPS.get(data, (100, 200, 400)):
+        for steps in STEPS.get(name, STEPS.get(data, (100, 200, 400))):
             rows += trials(train, held_out, splits.info.n_classes, steps)
         best = _best(rows)
         found.append({"options": options, "best": best, "trials": len(rows), "rows": rows})
@@ -194,7 +214,9 @@ def _best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", nargs="+", default=list(HELD_OUT), choices=[*HELD_OUT, ENCODED])
+    encoded = (TEXTS_ENCODED, IMAGES_ENCODED)
+    parser.add_argument("--data", nargs="+", default=list(HELD_OUT), choices=[*HELD_OUT, *encoded])
+    parser.add_argument("--feature", action="append", help="NAME=VALUE, what only a user can say.")
     parser.add_argument("--root")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -203,7 +225,8 @@ def main() -> None:
     for name in options.data:
         begun = time.perf_counter()
         torch.manual_seed(0)
-        result = search(name, options.root, options.device)
+        brought = assignments("feature", options.feature) or {}
+        result = search(name, options.root, options.device, brought)
         result = {
             "what": "search",
             "seconds": round(time.perf_counter() - begun, 1),
@@ -212,6 +235,7 @@ def main() -> None:
             "momentum": MOMENTUM,
             "seeds": SEEDS,
             **result,
+            **({"brought": brought} if brought else {}),
         }
         path = options.out / f"search-{name}.json"
         path.write_text(json.dumps(result, separators=(",", ":")) + "\n")

@@ -1,4 +1,4 @@
-"""A small encoder of BERT's kind, in the files that such are published with."""
+"""A small encoder of BERT's kind, in the files that such are published with; one of images."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import nn
+
+from reticent.encoders import export_encoder
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "##s", "'", "t", "don", "un"]
 WORDS = ("<pad>", "<start>", "<unk>", "good", "bad", "films", "don't", "zzz", "unfilm")
@@ -101,3 +103,13 @@ def expected(pieces: list[int], *, first: bool = False) -> torch.Tensor:
         x = layer(x)
     one = x[0][0] if first else x[0].mean(0)
     return (one / one.norm()).detach()
+
+
+def write_image_encoder(path: Path, side: int, rows: int = 16) -> Path:
+    """Random convolutions of two kinds of patches, with what every place has."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(7)
+        stem = nn.Conv2d(3, 24, 3, padding=1)
+        wide = nn.Conv2d(24, 32, 3, stride=2)
+    pooled = (nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    return export_encoder(nn.Sequential(stem, nn.ReLU(), wide, *pooled), path, side=side, rows=rows)

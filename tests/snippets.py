@@ -282,7 +282,8 @@ def check_code(text: str, names: dict[str, Any], reason: str) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for one in node.names:
-                known[one.asname or one.name] = importlib.import_module(one.name)
+                if f"the {one.name} library" not in reason:
+                    known[one.asname or one.name] = importlib.import_module(one.name)
         elif isinstance(node, ast.ImportFrom) and f"the {node.module} library" not in reason:
             module = importlib.import_module(str(node.module))
             for one in node.names:

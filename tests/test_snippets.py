@@ -13,17 +13,25 @@ import typer
 from reticent import PrivacyWarning
 from reticent.cli import app
 
-from .small_encoder import write_encoder
+from .small_encoder import write_encoder, write_image_encoder
 from .snippets import ROOT, SnippetError, blocks, inline, run_page
 
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 
 
+@pytest.fixture(scope="session")
+def _encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoders")
+    write_image_encoder(folder / "efficientnet-lite0.pt2", side=8)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder for each page, no data but what comes with the package, and a small encoder."""
+def _elsewhere(tmp_path: Path, _encoders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder for each page, no data but what comes with the package, and small encoders."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RETICENT_ENCODER", str(write_encoder(tmp_path / "encoder")))
+    monkeypatch.setenv("RETICENT_IMAGE_ENCODERS", str(_encoders))
     monkeypatch.setenv("RETICENT_DATA", str(tmp_path / "data"))
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from reticent.data import lookup
+from reticent.data.own.starting import SAMPLING, STARTS, linear_start
+
 # Anything not named here has the default of `Settings`.
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {
@@ -89,11 +92,14 @@ FEATURES: dict[str, dict[str, dict[str, Any]]] = {
     "word-vectors": {
         "imdb": {"model": "linear", "batch": 1024},
     },
-    "sentence-encoder": {
-        "imdb": {"model": "linear", "batch": 1024},
-    },
 }
-
+# Features that are rows of length 1, and the records of one's own whose start they share.
+ROWS = {
+    "random-images": "images",
+    "image-encoder": "images",
+    "word-clusters": "text",
+    "sentence-encoder": "text",
+}
 
 # What changes for DPSUR. Where the paper has settings, its noise; the budget then decides how many
 # updates there are.
@@ -168,7 +174,12 @@ _PUBLISHED_SELECTION = ("noise", "valid_noise", "valid_batch", "batch")
 
 
 def recipe_for(
-    data: str, features: str = "none", method: str = "dpsgd", epsilon: float = 3.0
+    data: str,
+    features: str = "none",
+    method: str = "dpsgd",
+    epsilon: float = 3.0,
+    delta: float = 1e-5,
+    n: int | None = None,
 ) -> dict[str, Any]:
     """Where to start on a data set, given as it is or as features."""
     recipe = dict(RECIPES.get(data, {}))
@@ -176,7 +187,12 @@ def recipe_for(
     if "model" in on_features:
         recipe.pop("model_options", None)  # they belong to the other model
     recipe |= on_features
-    if method == "dpsur":
+    if features in ROWS and data in RECIPES:
+        n = n or lookup(data).n_train
+        recipe = linear_start(STARTS[ROWS[features]], epsilon, delta, n)
+        if method in SAMPLING:
+            recipe = SAMPLING[method](recipe, n)
+    elif method == "dpsur":
         from reticent.reproduction.published import dpsur_settings  # it reads settings, as we do
 
         recipe |= dpsur_settings(data, epsilon, _PUBLISHED_SELECTION)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
+from reticent import methods
 from reticent.cli import app
+from reticent.cli.building import build_method
 from reticent.cli.settings import resolve
+from reticent.data import lookup
+from reticent.recipes import ROWS
 from reticent.training import Training
 
+from ..small_encoder import write_image_encoder
 from .calling import call, refuse, runner
 
 SMALL = ("train", "--batch", 200, "--steps", 4, "--noise", 8, "--device", "cpu", "--coin-seed", 1)
@@ -85,12 +91,56 @@ def test_recipes_know_about_features() -> None:
     assert (plain.model, plain.features, plain.batch) == ("cifar-cnn", "none", 4096)
     assert resolve(None, featured).model == "scatter-cnn"
     assert resolve(None, featured).batch == 8192
-    for words in ("word-vectors", "sentence-encoder"):  # numbers, which no recurrent model takes
-        assert resolve(None, {"data": "imdb", "features": words}).model == "linear"
+    words = {"data": "imdb", "features": "word-vectors"}  # numbers, which no recurrent model takes
+    assert resolve(None, words).model == "linear"
     # another model than the recipe's need not have an activation
     assert resolve(None, {**featured, "model": "scatter-linear"}).activation is None
     assert resolve(None, {"data": "mnist", "model": "linear"}).activation is None
     assert resolve(None, {"data": "mnist", "model": "mnist-cnn"}).activation == "tanh"
+
+
+def test_rows_of_length_1_start_as_records_of_ones_own_do() -> None:
+    own = {"images": 0.1, "text": 1.0}
+    for features, kind in ROWS.items():
+        stated = {"data": "imdb" if kind == "text" else "cifar10", "features": features}
+        n = lookup(stated["data"]).n_train
+        found = resolve(None, stated)
+        assert (found.model, found.batch, found.steps, found.clip) == (
+            "linear-head",
+            n,
+            100,
+            own[kind],
+        )
+        assert found.model_options == {"bias": False, "zero": True}
+        # half as far as a score of 1 moves by noise: lr/(1 - momentum)·clip·steps = n·μ/2
+        mu = found.epsilon / math.sqrt(2 * math.log(1.25 / found.delta))
+        moved = found.lr / (1 - found.momentum) * found.clip * 100
+        assert moved == pytest.approx(min(0.5 * n * mu, 200 * 1000 * found.clip))
+        fewer = resolve(None, {**stated, "n": 1000, "epsilon": 1.0})
+        assert (fewer.batch, fewer.epsilon) == (1000, 1.0)
+        assert fewer.lr < found.lr
+        for method in methods.names():
+            build_method(resolve(None, {**stated, "method": method}))
+    samples = resolve(None, {"data": "cifar10", "features": "image-encoder", "method": "dpsur"})
+    assert (samples.batch, samples.valid_batch) == (6250, 1562)
+
+
+@pytest.mark.parametrize("wrong", [{"epsilon": -1.0}, {"epsilon": 0}, {"delta": 2.0}, {"n": -5}])
+def test_what_a_start_is_computed_from_is_still_refused_by_its_own_name(
+    wrong: dict[str, float],
+) -> None:
+    words = [str(word) for name, value in wrong.items() for word in (f"--{name}", value)]
+    said = refuse("train", "--data", "digits", "--features", "random-images", *words)
+    assert f"{next(iter(wrong))} = {next(iter(wrong.values()))}" in said
+
+
+def test_an_encoder_of_images_needs_no_other_word(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_image_encoder(tmp_path / "tiny.pt2", side=8)
+    words = ("--data", "digits", "--features", "image-encoder", "--feature", "encoder=tiny.pt2")
+    shown = json.loads(call("train", *words, "--coin-seed", 1, "--device", "cpu", "--json"))
+    assert shown["epsilon"] <= 3
+    assert shown["accuracy"] > 0.5
 
 
 def test_list_and_show() -> None:

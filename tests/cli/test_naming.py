@@ -31,7 +31,7 @@ PYTHON_ONLY = {
     *("ratio", "repeats", "row_norm", "rule", "sensitivity", "shape", "shares", "shingle", "sizes"),
     *("sketch", "smallest", "source", "subsets", "temperature", "top", "train", "trial_steps"),
     *("variance", "variants", "vectors", "view", "warmup", "weights", "width", "model_options"),
-    *("scale", "offset", "depth", "name", "padding"),
+    *("scale", "offset", "depth", "name", "padding", "channels"),
 }
 
 

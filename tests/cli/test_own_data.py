@@ -16,6 +16,7 @@ from reticent.cli.preparing import RECORDS_FILE, STATISTICS_FILE
 from reticent.cli.settings import resolve
 from reticent.training import Training
 
+from ..small_encoder import write_image_encoder
 from .calling import call, refuse, runner
 from .own_files import write_people, write_pictures, write_reviews
 from .test_standardise import resume
@@ -99,6 +100,35 @@ def test_pictures_are_learned_and_no_copies_kept(here: Path) -> None:
     assert shown["epsilon"] <= 8
     assert not list(here.glob("home/**/*.npy"))
     assert run_json("runs/pictures-dpsgd")["config"]["settings"]["features"] == "scattering"
+
+
+def test_pictures_are_read_as_large_as_an_encoder_takes_them(here: Path) -> None:
+    write_pictures(here / "pictures")
+    write_image_encoder(here / "tiny.pt2", side=12)
+    words = ("--data", "pictures", "--classes", "across,down", "--feature", "encoder=tiny.pt2")
+    words = (*words, "--features", "image-encoder")
+    shown = train(*words, "--epsilon", 8, "--coin-seed", 1, "--out", "runs/seen")
+    assert shown["epsilon"] <= 8
+    assert shown["accuracy"] > 0.9
+    settings = run_json("runs/seen")["config"]["settings"]
+    assert settings["data_options"]["side"] == 12
+    call("predict", "runs/seen", "--data", "pictures", "--out", "seen.csv")
+    assert len((here / "seen.csv").read_text().splitlines()) == 61
+    train(*words, "--side", 9, "--steps", 1, "--out", "runs/small")
+    assert run_json("runs/small")["config"]["settings"]["data_options"]["side"] == 9
+    # a table has no images, and is told so
+    write_people(here / "people.csv")
+    table = ("--data", "people.csv", "--target", "ill", "--classes", "no,yes")
+    said = refuse("train", *table, *words[4:])
+    assert "takes images" in said
+    assert "side" not in said
+
+
+def test_an_encoder_that_is_not_there_is_missed_before_records_are_read(here: Path) -> None:
+    write_pictures(here / "pictures")
+    words = ("--data", "pictures", "--features", "image-encoder", "--feature", "encoder=none.pt2")
+    assert "encoder = 'none.pt2': there is no such file" in refuse("train", *words)
+    assert "name a file with an image encoder" in refuse("train", *words[:4])
 
 
 def test_the_table_and_the_warning_are_shown_first(here: Path) -> None:

@@ -28,7 +28,9 @@ TABLE_13 = {
     ("cifar100-scratch", 2): (0.01, 9000.0, 3, 10_000, 32.81),
 }
 
-OTHER_FEATURES = "cifar10-random-images"  # not in the paper
+OTHER_FEATURES = "cifar10-random-images"  # not in the paper, and with settings of their own
+IN_PLACE = "cifar10-efficientnet"  # not in the paper either, with those of ViT-B-16
+REPLACED = ("pdsgd/table2", "pdsgd/table4", "pdsgd/table7", "pdsgd/table8", "pdsgd/table12")
 
 
 def entries() -> Iterator[tuple[str, tables.Entry]]:
@@ -62,7 +64,7 @@ def deniable() -> Iterator[tuple[str, tuple[str, int], tables.Entry]]:
     """The entries of Tables 2, 3, 11 and 13 that Table 13 has a setting for."""
     for name, suffix in (("2", ""), ("3", "-scratch"), ("11", "-scratch"), ("13", "")):
         for entry in tables.load(f"pdsgd/table{name}").entries():
-            if entry.settings.method == "pd-sgd" and entry.data != OTHER_FEATURES:
+            if entry.settings.method == "pd-sgd" and entry.data not in (OTHER_FEATURES, IN_PLACE):
                 number = int(re.findall(r"param(?: setting)? (\d)", entry.row)[0])
                 yield name, (entry.data + suffix, number), entry
 
@@ -90,6 +92,27 @@ def test_other_features_have_the_papers_settings_but_for_the_noise():
     assert all(m.sigma < row[0] for m, row in zip(deniable, wanted, strict=True))
 
 
+@pytest.mark.parametrize("name", REPLACED)
+def test_the_network_in_the_place_of_vit_has_every_setting_of_its(name):
+    table = tables.load(name)
+    found = {
+        data: [
+            (
+                entry.row,
+                entry.column,
+                entry.records,
+                replace(entry.settings, features="none", feature_options={}),
+            )
+            for entry in table.entries(data=[data])
+        ]
+        for data in ("cifar10", IN_PLACE)
+    }
+    assert found[IN_PLACE] == found["cifar10"]
+    assert not any(entry.published for entry in table.entries(data=[IN_PLACE]))
+    options = {e.settings.feature_options["length"] for e in table.entries(data=[IN_PLACE])}
+    assert options == {3.0}  # the same in all tables
+
+
 def where(data: str) -> str:
     return {"cifar10-scratch": "3", "cifar100-scratch": "11"}.get(data, "2")
 
@@ -98,7 +121,7 @@ def test_ablations_are_those_of_section_6():
     """Everything as in the second setting but what is left out."""
     found = {
         entry.row: build_method(entry.settings)
-        for entry in tables.load("pdsgd/table4").entries()
+        for entry in tables.load("pdsgd/table4").entries(data=["cifar10"])
         if entry.settings.method == "pd-sgd"
     }
     full = found.pop("PD-SGD").options()
@@ -117,15 +140,19 @@ def test_ablations_are_those_of_section_6():
 
 def test_impact_tables_vary_one_thing():
     gamma, sigma, threshold = (
-        [build_method(entry.settings).options() for entry in tables.load(name).entries()]
-        for name in ("pdsgd/table7", "pdsgd/table8", "pdsgd/table9")
+        [build_method(entry.settings).options() for entry in tables.load(name).entries(data=[data])]
+        for name, data in (
+            ("pdsgd/table7", "cifar10"),
+            ("pdsgd/table8", "cifar10"),
+            ("pdsgd/table9", "purchase100"),
+        )
     )
     for varied, name in ((gamma, "gamma"), (sigma, "sigma"), (threshold, "threshold")):
         others = [{key: value for key, value in one.items() if key != name} for one in varied]
         assert all(other == others[0] for other in others)
     assert (gamma[0]["sigma"], gamma[0]["threshold"]) == (0.3, 3)
     # γ = 2 of Table 7 is PD-SGD of Table 4 and the second setting of Table 13
-    (same,) = tables.load("pdsgd/table7").entries(columns=[2.0])
+    (same,) = tables.load("pdsgd/table7").entries(columns=[2.0], data=["cifar10"])
     assert same.published["accuracy"] == by_row("pdsgd/table4", "cifar10")["PD-SGD"]["accuracy"]
     assert same.published["rejected"] == TABLE_13["cifar10", 2][-1]
 
@@ -150,7 +177,8 @@ def test_dpsgd_has_the_clip_and_batch_of_the_paper(name):
 
 def test_numbers_of_records_are_the_papers():
     expected = {"cifar10": 500, "cifar100": 1000, "purchase100": 25_000}
-    expected[OTHER_FEATURES] = expected["cifar10"]  # in the place of ViT-B-16's features
+    for other in (OTHER_FEATURES, IN_PLACE):  # in the place of ViT-B-16's features
+        expected[other] = expected["cifar10"]
     assert {data: found.records for data, found in tables.load("pdsgd/table2").data.items()} == (
         expected
     )

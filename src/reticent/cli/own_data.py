@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +14,13 @@ from rich.table import Table
 
 from reticent.cli.output import errors, screen
 from reticent.data.own import OwnSplits, class_list, from_file, is_own
-from reticent.data.own.contents import ARRAYS, TABLES
-from reticent.data.own.starting import noise_floor, sampled, selective, start
+from reticent.data.own.contents import ARRAYS, TABLES, WITH_IMAGES
+from reticent.data.own.options import LARGEST
+from reticent.data.own.starting import SAMPLING, noise_floor, start, usable
 from reticent.data.records import fingerprint
+from reticent.encoders import image_encoder_side
 from reticent.errors import CheckpointError, OptionError
 from reticent.files import read_json
-from reticent.methods import DPIS, DPSUR
 
 FLAGS = (
     "target",
@@ -57,14 +57,13 @@ def own_settings(data: str, stated: dict[str, Any], recipe: dict[str, Any]) -> d
     """
     options = completed(data, stated.get("data_options", {}))
     path = str(Path(data).expanduser().absolute())
+    if stated.get("features") == "image-encoder" and "side" not in options and _may_hold(path):
+        encoder = stated.get("feature_options", {}).get("encoder", "")
+        options["side"] = min(image_encoder_side(encoder), LARGEST)
     splits = _read(path, options)
-    epsilon, delta = stated.get("epsilon", 3.0), stated.get("delta", 1e-5)
-    # what cannot be an ε is refused later, by name
-    usable = isinstance(epsilon, (int, float)) and math.isfinite(epsilon) and epsilon > 0
     count = stated.get("n") or len(splits.train[0])
-    safe_delta = delta if isinstance(delta, float) and 0 < delta < 1 else 1e-5
-    settings = start(splits, epsilon if usable else 3.0, safe_delta, count)
-    own_start = {DPIS.name: sampled, DPSUR.name: selective}.get(stated.get("method", ""))
+    settings = start(splits, *usable(stated.get("epsilon"), stated.get("delta")), count)
+    own_start = SAMPLING.get(stated.get("method", ""))
     settings = settings if own_start is None else own_start(settings, count)
     for name, table in (("model", "model_options"), ("features", "feature_options")):
         if stated.get(name, settings.get(name)) != settings.get(name):
@@ -77,6 +76,11 @@ def own_settings(data: str, stated: dict[str, Any], recipe: dict[str, Any]) -> d
     _waiting.clear()
     _waiting[_key(path, options)] = replace(splits, warnings=(*splits.warnings, *told))
     return {**settings, **recipe, "data": path, "data_options": options}
+
+
+def _may_hold(path: str) -> bool:
+    """Whether there may be images in there, by its kind."""
+    return Path(path).is_dir() or Path(path).suffix.lower() in WITH_IMAGES
 
 
 def _too_noisy(splits: OwnSplits, settings: dict[str, Any], n: int) -> list[str]:

@@ -14,6 +14,7 @@ from reticent.best import names as best_names
 from reticent.cli.own_data import completed, located, own_settings, published
 from reticent.data import lookup as describe_data
 from reticent.data.own import is_own
+from reticent.data.own.starting import usable
 from reticent.errors import CheckpointError, OptionError, one_of, whole
 from reticent.files import read_json, to_json, write_atomically
 from reticent.privacy import Budget
@@ -127,11 +128,15 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     features = given.get("features", from_file.get("features", Settings.features))
     method = given.get("method", from_file.get("method", Settings.method))
     epsilon = given.get("epsilon", from_file.get("epsilon", Settings.epsilon))
+    n = given.get("n", from_file.get("n"))
+    if n is not None:
+        whole("n", n)  # batches and learning rates may follow from it
     which = one_of("recipe", given.get("recipe", from_file.get("recipe", "start")), RECIPES)
     if which == "best":
         recipe = _best(data, epsilon, {**from_file, **given})
     else:
-        recipe = recipe_for(data, features, method, epsilon)
+        sure, delta = usable(epsilon, given.get("delta", from_file.get("delta")))
+        recipe = recipe_for(data, features, method, sure, delta, n)
     stated = {**from_file, **given}
     files = [layer.pop("data_options", {}) for layer in (from_file, given)]
     stated["data_options"] = {name: value for layer in files for name, value in layer.items()}

@@ -8,6 +8,7 @@ from reticent.encoders.programs import (
     export_encoder,
     image_encoder_digest,
     image_encoder_missing,
+    image_encoder_side,
 )
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "export_encoder",
     "image_encoder_digest",
     "image_encoder_missing",
+    "image_encoder_side",
     "where",
 ]

@@ -42,12 +42,8 @@ class ImageProgram:
     def __init__(self, encoder: str | Path) -> None:
         self.path = _found(encoder)
         self._program = _read(self.path)
-        taken = _only(self.path, self._program, "takes", _inputs(self._program))
+        taken = _taken(self.path, self._program)
         given = _only(self.path, self._program, "gives", _outputs(self._program))
-        if len(taken) != 4 or not all(isinstance(size, int) for size in taken[1:]):
-            raise DataError(
-                f"{self.path}: takes {_shown(taken)}; it must take images [n, C, H, W] of one size"
-            )
         if len(given) not in (2, 4) or not all(isinstance(size, int) for size in given[1:]):
             raise DataError(
                 f"{self.path}: gives {_shown(given)}; it must give [n, d], or maps [n, d, H, W]"
@@ -153,6 +149,12 @@ def export_encoder(
     return path
 
 
+def image_encoder_side(encoder: str | Path) -> int:
+    """The side of the images that an encoder takes, the longer one; nothing is computed."""
+    path = _found(encoder)
+    return max(int(side) for side in _taken(path, _read(path))[2:])
+
+
 def image_encoder_digest(encoder: str | Path = "") -> str:
     """A fingerprint of an encoder's file; empty where it is not there."""
     path = _where(encoder)
@@ -200,6 +202,16 @@ def _read(path: Path) -> ExportedProgram:
             f"{path}: is no program of torch.export that PyTorch {torch.__version__} can read "
             f"({_brief(error)}); {_EXPORT}"
         ) from error
+
+
+def _taken(path: Path, program: ExportedProgram) -> tuple[Any, ...]:
+    """The sizes [n, C, H, W] of what it takes; n may be open."""
+    taken = _only(path, program, "takes", _inputs(program))
+    if len(taken) != 4 or not all(isinstance(size, int) for size in taken[1:]):
+        raise DataError(
+            f"{path}: takes {_shown(taken)}; it must take images [n, C, H, W] of one size"
+        )
+    return taken
 
 
 def _inputs(program: ExportedProgram) -> list[Any]:

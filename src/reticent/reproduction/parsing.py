@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from reticent import data as datasets
@@ -21,6 +25,11 @@ from reticent.reproduction.tables import (
     Row,
     Table,
 )
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 SHADOWS = 8
 AUDITED, AUDITED_LOW = 5000, 20_000  # a rate of 0.0001 takes 10,000 non-members
@@ -139,20 +148,34 @@ def _data(top: Reader, attacked: bool) -> dict[str, DataSet]:
             raise top.refuse(f"data.{name}", values, "must be a table")
         reader = Reader(values, top.source, f"data.{name}")
         missing = reader.optional("missing", str)
-        bring = reader.optional("bring", str)
         title = reader.take("title", str, name)
         records = reader.optional("records", int)
         if records is not None and (records < 1 or not attacked):
             raise reader.refuse(
                 "records", records, "must be at least 1, and is for tables with attacks"
             )
+        stated = reader.optional("bring", str)
         settings = reader.rest()
+        bring = stated or _known_encoder(settings)
         try:
             datasets.lookup(str(settings.setdefault("data", name)))
         except ReticentError as error:
             raise top.refuse(f"data.{name}", settings["data"], str(error)) from None
         found[name] = DataSet(name, settings, title, missing, records, bring)
     return found
+
+
+def _known_encoder(settings: Mapping[str, Any]) -> str | None:
+    """How to make the file of an encoder that several tables need."""
+    options = settings.get("feature_options")
+    named = options.get("encoder") if isinstance(options, dict) else None
+    return _encoders().get(str(named))
+
+
+@cache
+def _encoders() -> dict[str, str]:
+    text = files("reticent.reproduction") / "encoders.toml"
+    return tomllib.loads(text.read_text(encoding="utf-8"))
 
 
 def _readers(top: Reader) -> list[Reader]:

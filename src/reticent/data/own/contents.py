@@ -31,6 +31,7 @@ TABLES: dict[str, Callable[[Path], Table]] = {
     ".parquet": read_parquet,
     ".pq": read_parquet,
 }
+WITH_IMAGES = (".parquet", ".pq")  # tables that can hold them
 ARRAYS = (".npz", ".npy")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from reticent.errors import DataError, OptionError, between, whole
 
 TEST_SHARE = 0.2
+LARGEST = 1024  # side of an image
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Reading:
                 )
         whole("split_seed", given.get("split_seed", 0), least=0)
         if "side" in given:
-            between("side", whole("side", given["side"], least=8), 8, 1024)
+            between("side", whole("side", given["side"], least=8), 8, LARGEST)
         if not isinstance(given.get("grey", False), bool):
             raise OptionError("grey", given["grey"], "must be true or false")
         return cls(**given)

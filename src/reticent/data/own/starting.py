@@ -57,6 +57,35 @@ def noise_floor(splits: OwnSplits, noise: float, n: int) -> float:
     return LOG_REACH * math.sqrt(noise * math.sqrt(len(splits.private_columns)) / n)
 
 
+def usable(epsilon: Any, delta: Any) -> tuple[float, float]:
+    """ε and δ to choose settings by; what cannot be one is refused later, by name.
+
+    >>> usable(0, 1e-6)
+    (3.0, 1e-06)
+    """
+    good = isinstance(epsilon, (int, float)) and math.isfinite(epsilon) and epsilon > 0
+    return epsilon if good else 3.0, delta if isinstance(delta, float) and 0 < delta < 1 else 1e-5
+
+
+def linear_start(
+    chosen: Start, epsilon: float, delta: float, n: int, length: float = 1.0
+) -> dict[str, Any]:
+    """A linear layer on rows of this length, which its gradients are proportional to."""
+    clip = chosen.clip
+    strength = n * epsilon / math.sqrt(2 * math.log(1.25 / delta))  # n·μ, nearly
+    lr = chosen.move * strength * (1 - MOMENTUM) / (clip * chosen.steps)
+    return {
+        "model": "linear-head",
+        "model_options": {"bias": False, "zero": True},
+        "batch": n,
+        "clip": clip * length,
+        "steps": chosen.steps,
+        "optimizer": "sgd",
+        "momentum": MOMENTUM,
+        "lr": min(lr, _FASTEST) / length**2,
+    }
+
+
 def start(
     splits: OwnSplits, epsilon: float, delta: float, n: int, chosen: Start | None = None
 ) -> dict[str, Any]:
@@ -70,20 +99,8 @@ def start(
     ('linear-head', 800, 1.65, 0.3)
     """
     chosen = STARTS[splits.form] if chosen is None else chosen
-    clip = chosen.clip
-    strength = n * epsilon / math.sqrt(2 * math.log(1.25 / delta))  # n·μ, nearly
-    lr = chosen.move * strength * (1 - MOMENTUM) / (clip * chosen.steps)
-    length = math.sqrt(splits.blocks)  # of a row; gradients are as much longer
-    settings: dict[str, Any] = {
-        "model": "linear-head",
-        "model_options": {"bias": splits.form in ("table", "array"), "zero": True},
-        "batch": n,
-        "clip": clip * length,
-        "steps": chosen.steps,
-        "optimizer": "sgd",
-        "momentum": MOMENTUM,
-        "lr": min(lr, _FASTEST) / length**2,
-    }
+    settings = linear_start(chosen, epsilon, delta, n, length=math.sqrt(splits.blocks))
+    settings["model_options"]["bias"] = splits.form in ("table", "array")
     if splits.form == "images":
         settings |= _FEATURES
     if splits.private_columns:
@@ -120,3 +137,7 @@ def selective(settings: dict[str, Any], n: int) -> dict[str, Any]:
         # the noise in a sampled sum is larger beside the mean
         "lr": settings["lr"] / 4,
     }
+
+
+SAMPLING = {"dpis": sampled, "dpsur": selective}
+"""What changes for methods that need samples, with the number of records."""
