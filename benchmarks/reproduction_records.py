@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from reticent.cli.settings import Settings
+from reticent.features import FINGERPRINT
 from reticent.reproduction.jobs import Job, Outcome, job_of
 from reticent.reproduction.measures import IN_PERCENT
 from reticent.reproduction.reports import report
@@ -97,6 +98,9 @@ def recovered(
             continue
         for run in line["runs"]:
             job = job_of(table, entry, run["seed"], **changes)
+            others = [note for note in run["notes"] if FINGERPRINT in note]
+            if job.brought() and others and not set(others) & set(job.brought_notes()):
+                continue  # made with another file than is here
             yield job, _outcome(record, line, run, job.key)
         for seed, error in line["failed"].items():
             job = job_of(table, entry, int(seed), **changes)

@@ -41,7 +41,7 @@ EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
 DELTA = 1e-5
 MOMENTUM = 0.9
 SEEDS = 2
-STEPS = {"cifar10": (50, 100, 200), "imdb": (50, 100, 200), IMAGES_ENCODED: (100,)}
+STEPS = {"cifar10": (50, 100, 200), "imdb": (50, 100, 200)}
 RATES = (5.0, 10.0, 20.0, 40.0, 80.0)  # of the mean clipped gradient, in units of the clip
 CLIPS = (0.1, 0.3)
 
@@ -184,7 +184,7 @@ def search(
         x = features_of(name, options, splits, device, root=root, brought=brought)
         train, held_out = (x[:cut], labels[:cut]), (x[cut:], labels[cut:])
         rows: list[dict[str, Any]] = []
-        for steps in STEPS.get(name, STEPS.get(data, (100, 200, 400))):
+        for steps in STEPS.get(data, (100, 200, 400)):
             rows += trials(train, held_out, splits.info.n_classes, steps)
         best = _best(rows)
         found.append({"options": options, "best": best, "trials": len(rows), "rows": rows})

@@ -22,6 +22,7 @@ from reticent import features, models
 from reticent.data.own.encoding import standardised_columns
 from reticent.data.own.recorded import NewRecords, Recorded
 from reticent.errors import CheckpointError, DataError, ReticentError
+from reticent.features.applying import check_note
 from reticent.features.catalog import build as build_features
 from reticent.training.diverged import in_words
 from reticent.training.result import RUN_FILE, load_weights, read_run
@@ -110,6 +111,7 @@ class Predictor:
         chosen = pick_device(device)
         transform, statistics = None, None
         if settings.features != "none":
+            _check_features(folder, settings)
             options = features.describe(settings.features).complete(settings.feature_options)
             transform = build_features(settings.features, recorded.shape, options, {}).to(chosen)
         if settings.standardise:
@@ -175,6 +177,14 @@ class Predictor:
             return self._statistics(piece)
         applied = self._statistics(piece[:, list(private)])
         return standardised_columns(piece, applied, private, self.recorded.missing_columns)
+
+
+def _check_features(folder: Path, settings: Settings) -> None:
+    """New records must be seen as those of the training were."""
+    try:
+        check_note(settings.features, settings.feature_options, read_run(folder)["ledger"]["notes"])
+    except CheckpointError as error:
+        raise CheckpointError(f"run {str(folder)!r}: {error}") from None
 
 
 def _read(folder: Path) -> tuple[Settings, Recorded]:

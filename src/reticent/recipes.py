@@ -217,4 +217,6 @@ def recipe_for(
         else:
             recipe |= DENIABLE | DENIABLE_BY_DATA.get(data, {})
             del recipe["batch"]  # it has `batches`
+    if features in ROWS and recipe.get("epochs") is not None:
+        recipe.pop("steps", None)  # the method's recipe has a length of its own
     return recipe

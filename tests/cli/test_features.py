@@ -13,7 +13,7 @@ from reticent.cli import app
 from reticent.cli.building import build_method
 from reticent.cli.settings import resolve
 from reticent.data import lookup
-from reticent.recipes import ROWS
+from reticent.recipes import RECIPES, ROWS
 from reticent.training import Training
 
 from ..small_encoder import write_image_encoder
@@ -119,8 +119,12 @@ def test_rows_of_length_1_start_as_records_of_ones_own_do() -> None:
         fewer = resolve(None, {**stated, "n": 1000, "epsilon": 1.0})
         assert (fewer.batch, fewer.epsilon) == (1000, 1.0)
         assert fewer.lr < found.lr
-        for method in methods.names():
-            build_method(resolve(None, {**stated, "method": method}))
+        for data in RECIPES:
+            for method in methods.names():
+                one = resolve(None, {"data": data, "features": features, "method": method})
+                build_method(one)
+                lengths = {one.steps is None, one.epochs is None}
+                assert lengths == {True, False} or one.noise is not None, (data, method)
     samples = resolve(None, {"data": "cifar10", "features": "image-encoder", "method": "dpsur"})
     assert (samples.batch, samples.valid_batch) == (6250, 1562)
 

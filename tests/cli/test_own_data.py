@@ -102,7 +102,7 @@ def test_pictures_are_learned_and_no_copies_kept(here: Path) -> None:
     assert run_json("runs/pictures-dpsgd")["config"]["settings"]["features"] == "scattering"
 
 
-def test_pictures_are_read_as_large_as_an_encoder_takes_them(here: Path) -> None:
+def test_pictures_are_read_as_large_as_an_encoder_takes_them(here: Path, monkeypatch) -> None:
     write_pictures(here / "pictures")
     write_image_encoder(here / "tiny.pt2", side=12)
     words = ("--data", "pictures", "--classes", "across,down", "--feature", "encoder=tiny.pt2")
@@ -114,6 +114,21 @@ def test_pictures_are_read_as_large_as_an_encoder_takes_them(here: Path) -> None
     assert settings["data_options"]["side"] == 12
     call("predict", "runs/seen", "--data", "pictures", "--out", "seen.csv")
     assert len((here / "seen.csv").read_text().splitlines()) == 61
+    # by that encoder alone, wherever it is now
+    kept = (here / "tiny.pt2").read_bytes()
+    again = ("predict", "runs/seen", "--data", "pictures", "--out", "again.csv")
+    write_image_encoder(here / "tiny.pt2", side=12, rows=7)
+    assert "made with other files than are named now" in refuse(*again)
+    (here / "tiny.pt2").unlink()
+    assert "there is no such file here" in refuse(*again)
+    assert not (here / "again.csv").exists()
+    (here / "encoders").mkdir()
+    (here / "encoders" / "tiny.pt2").write_bytes(kept)
+    monkeypatch.setenv("RETICENT_IMAGE_ENCODERS", str(here / "encoders"))
+    call(*again)
+    assert (here / "again.csv").read_text() == (here / "seen.csv").read_text()
+    monkeypatch.delenv("RETICENT_IMAGE_ENCODERS")
+    (here / "tiny.pt2").write_bytes(kept)
     train(*words, "--side", 9, "--steps", 1, "--out", "runs/small")
     assert run_json("runs/small")["config"]["settings"]["data_options"]["side"] == 9
     # a table has no images, and is told so

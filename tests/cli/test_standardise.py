@@ -16,6 +16,7 @@ from reticent.cli import app
 from reticent.cli.preparing import STATISTICS_FILE
 from reticent.training import Training
 
+from ..small_encoder import write_image_encoder
 from .calling import call, refuse, runner, shown
 from .test_commands import start
 
@@ -130,6 +131,20 @@ def test_statistics_of_another_run_are_refused(tmp_path: Path) -> None:
     assert "belongs to another run" in refuse("train", "--resume", tmp_path / "one")
     (tmp_path / "one" / STATISTICS_FILE).unlink()
     assert STATISTICS_FILE in refuse("train", "--resume", tmp_path / "one")
+
+
+def test_statistics_of_another_encoder_are_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_image_encoder(tmp_path / "tiny.pt2", side=8)
+    words = ("--features", "image-encoder", "--feature", "encoder=tiny.pt2", "--steps", 4)
+    crash("train", *words, "--standardise", "--quiet", "--device", "cpu", "--out", "run")
+    kept = (tmp_path / "tiny.pt2").read_bytes()
+    write_image_encoder(tmp_path / "tiny.pt2", side=8, rows=7)
+    assert "made with other files" in refuse("train", "--resume", "run")
+    (tmp_path / "tiny.pt2").write_bytes(kept)
+    resume(Path("run"))
+    notes = run_json(Path("run"))["ledger"]["notes"]
+    assert sum("image-encoder features" in note for note in notes) == 1
 
 
 def test_settings_come_from_the_file_and_features_know_their_reach(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Image encoders in files of torch.export: what they compute, and what is refused."""
 
 import io
+import re
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from reticent.encoders import (
     IMAGE_ENVIRONMENT,
@@ -75,42 +77,129 @@ def test_exporting_leaves_the_network_as_it_was(tmp_path):
     before = {name: value.clone() for name, value in net.state_dict().items()}
     export_encoder(net, tmp_path / "one.pt2", side=SIDE, rows=1)
     assert net.training
+    frozen = pooled().train()
+    frozen[1].eval()  # a norm that is kept as it is
+    modes = [module.training for module in frozen.modules()]
+    export_encoder(frozen, tmp_path / "one.pt2", side=SIDE, rows=1)
+    assert [module.training for module in frozen.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
-class Centred(nn.Module):
-    """What is left of each image after the mean of the batch."""
+class Doing(nn.Module):
+    """Whatever is asked for, with a buffer to write to and numbers of 4 x 4 images."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x - x.mean(0)).flatten(1)
+    def __init__(self, does):
+        super().__init__()
+        self.does = does
+        self.register_buffer("seen", torch.zeros(3, 1, 1))
+        self.register_buffer("places", torch.arange(64.0)[:, None] * 1e-4)
+
+    def forward(self, x):
+        return self.does(self, x)
 
 
-class Rough(nn.Module):
-    """Noise on every call."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.flatten(1) + torch.rand_like(x).flatten(1)
+def counted(self, x):
+    self.seen.add_(1e-4)
+    return (x + self.seen).flatten(1)
 
 
-class Endless(nn.Module):
-    """Division by nothing."""
+def averaged(self, x):
+    self.seen.lerp_(x.mean((0, 2, 3))[:, None, None], 1e-4)
+    return (x - self.seen).flatten(1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.flatten(1) / (x.flatten(1) * 0)
+
+def attending(dropout):
+    def forward(self, x):
+        tokens = x.flatten(2).mT[:, None]
+        found = F.scaled_dot_product_attention(tokens, tokens, tokens, dropout_p=dropout)
+        return found[:, 0].flatten(1)
+
+    return forward
+
+
+MIXING = {
+    "a share of the mean": lambda self, x: (x - 1e-4 * x.mean(0)).flatten(1),
+    "sums over those before": lambda self, x: x.cumsum(0).flatten(1),
+    "differences to the one before": lambda self, x: torch.cat([x[:1], x[1:] - x[:-1]]).flatten(1),
+    "the one two before": lambda self, x: (x + 0.1 * x.roll(2, 0)).flatten(1),
+    "only those at two places": lambda self, x: torch.cat([x[:2], x[2:3] + x[:1], x[3:]]).flatten(
+        1
+    ),
+    "tokens among images": lambda self, x: (
+        x.flatten(2).transpose(1, 2).reshape(len(x), -1)
+        + x.flatten(2).transpose(0, 1).reshape(len(x), -1)
+    ),
+}
+CHANGING = {
+    "a counter": (counted, "changes its seen with every batch"),
+    "running means": (averaged, "changes its seen with every batch"),
+    "noise": (lambda self, x: (x + 1e-4 * torch.rand_like(x)).flatten(1), "draws random numbers"),
+    "dropout": (lambda self, x: F.dropout(x, 1e-4, True).flatten(1), "draws random numbers"),
+    "dropout in attention": (attending(0.1), "draws random numbers"),
+}
+
+
+@pytest.mark.parametrize("rows", [4, 5, 40])
+@pytest.mark.parametrize("does", MIXING.values(), ids=MIXING.keys())
+def test_what_mixes_the_images_of_a_batch_is_refused(tmp_path, does, rows):
+    export_encoder(Doing(does), tmp_path / "odd.pt2", side=4, rows=rows)
+    program = ImageProgram(tmp_path / "odd.pt2")
+    with pytest.raises(ModelError, match=r"numbers depend on .*export network\.eval\(\)"):
+        program(torch.rand((rows, 3, 4, 4)))
+
+
+def test_what_depends_on_the_place_in_a_batch_is_refused(tmp_path):
+    placed = Doing(lambda self, x: x.flatten(1) + self.places[: len(x)])
+    program = ImageProgram(export_encoder(placed, tmp_path / "placed.pt2", side=4, rows=5))
+    with pytest.raises(ModelError, match="depend on its place in a batch"):
+        program(torch.rand((5, 3, 4, 4)))
+
+
+@pytest.mark.parametrize(("does", "said"), CHANGING.values(), ids=CHANGING.keys())
+def test_what_remembers_or_draws_is_refused_when_it_is_written(tmp_path, does, said):
+    with pytest.raises(ModelError, match=said):
+        export_encoder(Doing(does), tmp_path / "odd.pt2", side=4, rows=4)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_ordinary_is_taken(tmp_path):
+    images = torch.rand((4, 3, 4, 4))
+    for number, does in enumerate(
+        (
+            attending(0.0),
+            lambda self, x: F.dropout(x, 0.5, self.training).flatten(1),
+            lambda self, x: F.conv2d(x, torch.ones(2, 3, 3, 3)).view(4, -1),  # in its own order
+            lambda self, x: x.as_strided((4, 48), (48, 1)) * 1.0,
+            lambda self, x: x.to(torch.bfloat16).flatten(1),
+        )
+    ):
+        module = Doing(does).eval()
+        path = export_encoder(module, tmp_path / f"{number}.pt2", side=4, rows=4)
+        expected = module(images).float()
+        torch.testing.assert_close(ImageProgram(path)(images), expected)
 
 
 @pytest.mark.parametrize(
-    ("layer", "error", "said"),
+    ("does", "said"),
     [
-        (Centred(), ModelError, "another image's numbers come out otherwise"),
-        (Rough(), ModelError, "the same images, a second time, numbers come out otherwise"),
-        (Endless(), DataError, "numbers that are not finite"),
+        (lambda self, x: x.flatten(1)[: len(x) // 2], "gives 2 rows for 4 images"),
+        (lambda self, x: x.reshape(2 * len(x), -1), "gives 8 rows for 4 images"),
+        (lambda self, x: x.flatten(1)[:, :0], r"gives \[4, 0\]"),
+        (lambda self, x: (x.flatten(1),), "gives a tuple, a list or a dict"),
+        (lambda self, x: {"y": x.flatten(1)}, "gives a tuple, a list or a dict"),
     ],
 )
-def test_what_is_no_map_of_each_image_is_refused(tmp_path, layer, error, said):
-    export_encoder(layer, tmp_path / "odd.pt2", side=4, rows=ROWS)
-    with pytest.raises(error, match=said):
-        ImageProgram(tmp_path / "odd.pt2")
+def test_one_row_of_numbers_is_given_for_each_image(tmp_path, does, said):
+    with pytest.raises((DataError, ModelError), match=said):
+        export_encoder(Doing(does), tmp_path / "odd.pt2", side=4, rows=4)
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path):
+    endless = Doing(lambda self, x: x.flatten(1) / (x.flatten(1) * 0))
+    program = ImageProgram(export_encoder(endless, tmp_path / "odd.pt2", side=4, rows=4))
+    with pytest.raises(DataError, match="numbers that are not finite"):
+        program(torch.rand((4, 3, 4, 4)))
 
 
 def test_a_program_exported_while_training_is_refused(tmp_path, images):
@@ -118,6 +207,15 @@ def test_a_program_exported_while_training_is_refused(tmp_path, images):
     torch.export.save(program, tmp_path / "training.pt2")
     with pytest.raises(ModelError, match=r"exported while training.*export network\.eval\(\)"):
         ImageProgram(tmp_path / "training.pt2")
+
+
+def test_a_file_that_is_replaced_while_it_is_used_changes_nothing(tmp_path, images):
+    path = export_encoder(pooled(), tmp_path / "tiny.pt2", side=SIDE, rows=ROWS)
+    program, before = ImageProgram(path), image_encoder_digest(path)
+    export_encoder(network(nn.AdaptiveAvgPool2d(2), nn.Flatten()), path, side=SIDE, rows=ROWS)
+    assert program.made_with == before != image_encoder_digest(path)
+    with torch.no_grad():
+        torch.testing.assert_close(program(images), pooled().eval()(images))
 
 
 class Two(nn.Module):
@@ -186,6 +284,17 @@ def test_encoders_are_found_here_or_in_their_folder(written, tmp_path, monkeypat
     assert ImageProgram("tiny.pt2").path == written
     assert image_encoder_digest("tiny.pt2") == image_encoder_digest(written) != ""
     assert "nor in" in str(image_encoder_missing("other.pt2"))
+    # of the name, wherever it was when the run was begun
+    assert ImageProgram(tmp_path / "gone" / "tiny.pt2").path == written
+    monkeypatch.setenv("HOME", str(written.parent))
+    monkeypatch.delenv(IMAGE_ENVIRONMENT)
+    assert ImageProgram("~/tiny.pt2").path == written
+    assert "is a folder" in str(image_encoder_missing(tmp_path))
+    for wrong in (5, True, [1]):
+        with pytest.raises(OptionError, match=rf"encoder = {re.escape(repr(wrong))}: must name"):
+            ImageProgram(wrong)
+    with pytest.raises(OptionError, match="encoder = 'aaa"):
+        ImageProgram("a" * 400)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from reticent import data, features
 from reticent.cli.auditing import AuditedRun
 from reticent.cli.settings import Settings
 from reticent.errors import CheckpointError, DataError, OptionError
+from reticent.features import applying, image_encoder
 from reticent.features.applying import feature_note
 from reticent.features.whitening import public_images, whitening
 
@@ -117,6 +118,12 @@ def test_whitening_is_by_random_images(encoder, images):
         ({"inputs": "1,2/0.5"}, "has 2 numbers; the encoder takes 3 channels"),
         ({"mirror": 1}, "mirror = 1: must be true or false"),
         ({"length": -1}, "length = -1: must be 0 or greater"),
+        ({"length": float("nan")}, "length = nan"),
+        ({"length": 1e300}, r"length = 1e\+300: must lie in"),
+        ({"inputs": [0.5]}, r"inputs = \[0\.5\]: must be one of"),
+        ({"process": "clouds"}, "process = 'clouds': must be one of mixed"),
+        ({"ridge": -1}, "ridge = -1: must be greater than 0"),
+        ({"images": 10**11}, "images = 100000000000: must lie in"),
         ({"images": -1}, "images = -1: must be at least 0"),
         ({"images": 8, "process": "clouds"}, "process = 'clouds': must be one of mixed"),
         ({"images": 8, "ridge": 0}, "ridge = 0: must be greater than 0"),
@@ -153,7 +160,8 @@ def test_features_are_kept_and_follow_the_file(encoder, tmp_path):
     expected = features.ImageEncoder(encoder, (1, 8, 8), inputs="half")(few.train[0])
     assert torch.equal(made.train[0], expected)
     assert "must not have been trained on the records" in made.notes[-1]
-    assert str(tmp_path) not in made.notes[-1]
+    assert str(encoder) not in made.notes[-1]
+    assert encoder.name not in made.notes[-1]
     paths = features.locate(few, "image-encoder", given, root=tmp_path)
     stamps = [path.stat().st_mtime_ns for path in paths.values()]
     features.apply(few, "image-encoder", given, root=tmp_path)
@@ -164,6 +172,84 @@ def test_features_are_kept_and_follow_the_file(encoder, tmp_path):
     assert features.locate(few, "image-encoder", moved, root=tmp_path) == paths
     features.export_encoder(network(seed=2), copy, side=SIDE, rows=ROWS)
     assert features.locate(few, "image-encoder", moved, root=tmp_path) != paths
+
+
+def test_a_length_is_the_same_however_it_is_written(encoder, tmp_path):
+    splits = data.load("digits")
+    given = {"encoder": str(encoder), "inputs": "half", "mirror": True}
+    whole, fraction = (
+        features.locate(splits, "image-encoder", {**given, "length": n}, root=tmp_path)
+        for n in (0, 0.0)
+    )
+    assert whole == fraction
+
+
+def test_mirrored_images_are_kept_as_such(encoder, tmp_path):
+    splits = data.load("digits")
+    few = replace(splits, train=tuple(part[:9] for part in splits.train))
+    for mirror in (False, True):
+        given = {"encoder": str(encoder), "inputs": "half", "mirror": mirror}
+        made = features.apply(few, "image-encoder", given, root=tmp_path)
+        direct = features.ImageEncoder(encoder, (1, 8, 8), inputs="half", mirror=mirror)
+        assert torch.equal(made.train[0], direct(few.train[0]))
+
+
+def test_a_file_that_changes_while_features_are_made_is_noticed(encoder, tmp_path, monkeypatch):
+    path = tmp_path / "tiny.pt2"
+    path.write_bytes(encoder.read_bytes())
+    splits = data.load("digits")
+    build = applying.build
+
+    def replaced(*words):
+        features.export_encoder(network(seed=2), path, side=SIDE, rows=ROWS)
+        return build(*words)
+
+    monkeypatch.setattr(applying, "build", replaced)
+    given = {"encoder": str(path), "inputs": "half"}
+    with pytest.raises(DataError, match="changed meanwhile"):
+        features.apply(splits, "image-encoder", given, root=tmp_path)
+    assert not list(tmp_path.rglob("*.npy"))
+
+
+def test_numbers_that_are_not_finite_for_some_images_name_the_encoder(tmp_path):
+    class Dark(nn.Module):
+        """Nothing over nothing, for black images."""
+
+        def forward(self, x):
+            return x.flatten(1) / x.flatten(1).sum(1, keepdim=True)
+
+    path = features.export_encoder(Dark(), tmp_path / "dark.pt2", side=4, rows=3)
+    made = features.ImageEncoder(path, (3, 4, 4), inputs="plain")
+    assert made(torch.rand((2, 3, 4, 4))).isfinite().all()
+    with pytest.raises(DataError, match=r"dark\.pt2: .* not finite for some images"):
+        made(torch.zeros((2, 3, 4, 4)))
+
+
+def test_images_of_any_form_are_resized(encoder):
+    for shape in ((3, SIDE, 9), (3, 9, SIDE), (3, 20, 20)):
+        images = torch.rand((2, *shape), generator=torch.Generator().manual_seed(5))
+        found = features.ImageEncoder(encoder, shape, inputs="plain", length=0)(images)
+        with torch.no_grad():
+            torch.testing.assert_close(found, network()(resized(images)))
+
+
+def test_whitening_is_applied_to_one_image_too(encoder, images):
+    made = features.ImageEncoder(encoder, SHAPE, images=64, ridge=0.5)
+    torch.testing.assert_close(made(images[:1]), made(images)[:1])
+
+
+def test_clip_has_the_numbers_that_it_was_published_with():
+    mean, deviation = image_encoder.NAMED["clip"]
+    assert mean == (0.48145466, 0.4578275, 0.40821073)
+    assert deviation == (0.26862954, 0.26130258, 0.27577711)
+
+
+def test_standardising_knows_the_length(encoder):
+    card = features.describe("image-encoder")
+    reach = {n: card.reach((3, 8, 8), card.complete({"length": n})) for n in (1, 2.5, 0)}
+    assert (reach[1].bound, reach[1].clip) == (1.0, 1.0)
+    assert (reach[2.5].bound, reach[2.5].clip) == (2.5, 2.5)
+    assert reach[0] == features.Reach()
 
 
 def test_images_are_encoded_once_whatever_follows(encoder, tmp_path, monkeypatch):

@@ -151,6 +151,14 @@ def test_a_file_that_only_the_user_can_bring_is_asked_for(tmp_path):
     (again,) = run_jobs(jobs[-1:], tmp_path / "out", device="cpu", root=str(tmp_path)).values()
     assert again.state == "done"
     assert again.values["accuracy"] > 30  # of ten classes
+    # a job is of what the file holds, and says so: another network is another job
+    key, (note,) = jobs[-1].key, again.notes
+    assert jobs[-1].brought() in note
+    assert str(tmp_path) not in json.dumps(jobs[-1].content())
+    torch.nn.init.ones_(net[0].weight)
+    features.export_encoder(net, tmp_path / "e.pt2", side=8)
+    assert jobs[-1].key != key
+    assert jobs[-1].brought() not in note
 
 
 def test_shares_in_percent_where_the_paper_has_them():

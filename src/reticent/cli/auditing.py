@@ -20,7 +20,7 @@ from reticent.cli.settings import SETTINGS_FILE, Settings, saved_settings
 from reticent.coins import Coins
 from reticent.data.own import is_own
 from reticent.errors import CheckpointError
-from reticent.features.applying import FEATURES, FINGERPRINT, feature_note
+from reticent.features.applying import check_note
 from reticent.files import read_json
 from reticent.gradients import Flat
 from reticent.privacy import Budget, Ledger
@@ -54,17 +54,11 @@ class AuditedRun:
 
     def _check_features(self) -> None:
         """Refuse files that the run's features were not made with, where it says which."""
-        name = self.settings.features
-        if name == "none":
-            return
-        now = feature_note(name, self.settings.feature_options)
         notes = self.report["ledger"]["notes"]
-        then = [note for note in notes if note.startswith(FEATURES.format(name=name))]
-        if any(FINGERPRINT in note for note in then) and now not in then:
-            raise CheckpointError(
-                f"{str(self.folder)!r}: its {name} features were made with other files than are "
-                f"named now; {now!r} is not among its notes"
-            )
+        try:
+            check_note(self.settings.features, self.settings.feature_options, notes)
+        except CheckpointError as error:
+            raise CheckpointError(f"{str(self.folder)!r}: {error}") from None
 
     @property
     def has_read(self) -> bool:

@@ -111,10 +111,13 @@ def prepare(
     channels = _channels(splits, settings)
     if resume:
         statistics, ledger = _kept(folder, plan, budget)
+        features.check_note(settings.features, settings.feature_options, ledger.notes)
         begun = (folder / CHECKPOINT).exists()
     else:
         refuse_taken_run(folder, overwrite)
         ledger, begun = Ledger(budget), True
+        for note in splits.notes:  # which files the statistics were made with, among others
+            ledger.note(note)
         statistics = features.channel_statistics(
             splits.train[0] if channels is None else splits.train[0][:, channels],
             ledger=ledger,
@@ -217,7 +220,8 @@ def _reach(settings: Settings, shape: tuple[int, ...]) -> features.Reach:
     """The stated bounds, completed by what is known of the features."""
     known = features.Reach()
     if settings.features != "none":
-        known = features.describe(settings.features).reach(shape)
+        card = features.describe(settings.features)
+        known = card.reach(shape, card.complete(settings.feature_options))
     bound, clip = settings.standardise_bound, settings.standardise_clip
     return features.Reach(
         bound=known.bound if bound is None else bound, clip=known.clip if clip is None else clip

@@ -10,8 +10,15 @@ as the means and variances of `standardise`, is a release and is paid for.
 """
 
 from reticent.encoders import export_encoder
-from reticent.features.applying import apply, locate
-from reticent.features.catalog import FeatureCard, FeatureOption, absent, describe, names
+from reticent.features.applying import FINGERPRINT, apply, check_note, locate
+from reticent.features.catalog import (
+    FeatureCard,
+    FeatureOption,
+    absent,
+    brought_with,
+    describe,
+    names,
+)
 from reticent.features.image_encoder import ImageEncoder
 from reticent.features.random_images import RandomImages
 from reticent.features.scattering import Scattering
@@ -26,6 +33,7 @@ from reticent.features.word_clusters import WordClusters
 from reticent.features.word_vectors import WordVectors
 
 __all__ = [
+    "FINGERPRINT",
     "ChannelStatistics",
     "FeatureCard",
     "FeatureOption",
@@ -38,7 +46,9 @@ __all__ = [
     "WordVectors",
     "absent",
     "apply",
+    "brought_with",
     "channel_statistics",
+    "check_note",
     "describe",
     "export_encoder",
     "locate",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from reticent.data.datasets import Splits
 from reticent.data.records import fingerprint
 from reticent.data.store import data_home
+from reticent.errors import CheckpointError, DataError
 from reticent.features import cache
 from reticent.features.catalog import WORDS, build, describe
 
@@ -70,6 +71,7 @@ def apply(
     card = describe(name)
     chosen = card.complete(options or {})
     notes = [feature_note(name, options)]
+    made_with = card.made_with(chosen)
     paths = locate(splits, name, options, root=root) if keep else None
     features: list[Tensor] = []
     extras = extras_of(splits)
@@ -92,6 +94,8 @@ def apply(
         if one not in built:
             built[one] = build(name, one, chosen, extras).to(device)
         transform = built[one]
+        if getattr(transform, "made_with", made_with) != made_with:
+            raise DataError(f"the file that {name} features are made with changed meanwhile")
         shape = (len(inputs), *transform(inputs[:0].to(device)).shape[1:])
         found = None
         if paths is not None:
@@ -183,3 +187,20 @@ def feature_note(name: str, options: Mapping[str, Any] | None = None) -> str:
     given = [f"{o} {value}" for o, value in stated.items() if o not in card.files]
     given += [f"{FINGERPRINT} {made_with}"] if made_with else []
     return f"{FEATURES.format(name=name)} ({', '.join(given)}), {card.privacy}"
+
+
+def check_note(name: str, options: Mapping[str, Any] | None, notes: Iterable[str]) -> None:
+    """Refuse files that a run's features were not made with, where its notes say which."""
+    if name == "none":
+        return
+    card = describe(name)
+    reason = card.absent(card.complete(options or {}))
+    if reason is not None:
+        raise CheckpointError(f"the file that its {name} features were made with: {reason}")
+    now = feature_note(name, options)
+    then = [note for note in notes if note.startswith(FEATURES.format(name=name))]
+    if any(FINGERPRINT in note for note in then) and now not in then:
+        raise CheckpointError(
+            f"its {name} features were made with other files than are named now; {now!r} is not "
+            "among its notes"
+        )

@@ -30,8 +30,8 @@ The module takes inputs of any number, none included, to float32 features, each 
 WORDS = "words"
 """Beside the tensors of `Splits.extras`: the word of every token."""
 
-ReachOf = Callable[[tuple[int, ...]], Reach]
-"""From the shape of one input to the public range in which its features are expected."""
+ReachOf = Callable[[tuple[int, ...], Mapping[str, Any]], Reach]
+"""From the shape of one input, and the options, to the public range of its features."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class FeatureCard:
     build: Builder
     options: tuple[FeatureOption, ...] = ()
     extras: tuple[str, ...] = ()
-    reach: ReachOf = lambda shape: Reach()
+    reach: ReachOf = lambda shape, options: Reach()
     version: int = 1
     files: tuple[str, ...] = ()
     made_with: Callable[[Mapping[str, Any]], str] = lambda options: ""
@@ -100,7 +100,9 @@ class FeatureCard:
                 raise OptionError(
                     option, value, f"{self.name} has no such option; it takes: {takes}"
                 )
-            chosen[option] = value
+            default = chosen[option]
+            whole_number = isinstance(value, int) and not isinstance(value, bool)
+            chosen[option] = float(value) if type(default) is float and whole_number else value
         return chosen
 
 
@@ -137,7 +139,7 @@ def _scattering(shape: tuple[int, ...], *, scales: int, angles: int, order: int)
     return Scattering((shape[1], shape[2]), scales=scales, angles=angles, order=order)
 
 
-def _scattering_reach(shape: tuple[int, ...]) -> Reach:
+def _scattering_reach(shape: tuple[int, ...], options: Mapping[str, Any]) -> Reach:
     # The transform adds no energy (Mallat 2012): a record is no longer than its image, √C at most
     # for C channels in [0, 1]. Half of it was chosen with Fashion-MNIST's images in view.
     return Reach(bound=1.0, clip=0.5 * math.sqrt(shape[0]))
@@ -170,11 +172,17 @@ def _sentence_encoder(
     return WithClusters(sentences, WordClusters(vectors, clusters=clusters), weight)
 
 
-def _unit_reach(shape: tuple[int, ...]) -> Reach:
+def _unit_reach(shape: tuple[int, ...], options: Mapping[str, Any]) -> Reach:
     return Reach(bound=1.0, clip=1.0)  # every record has length 1
 
 
-def _word_vectors_reach(shape: tuple[int, ...]) -> Reach:
+def _stated_reach(shape: tuple[int, ...], options: Mapping[str, Any]) -> Reach:
+    """Records have the length that was asked for; an encoder's own is known to nobody."""
+    length = options["length"]
+    return Reach(bound=length, clip=length) if length else Reach()
+
+
+def _word_vectors_reach(shape: tuple[int, ...], options: Mapping[str, Any]) -> Reach:
     # One in a thousand of GloVe's coordinates is beyond 2. Its words have norms of about 5, and the
     # largest of 80 of them is about 1.1 in each coordinate: 5² + 100 · 1.1² is about 12².
     # IMDb's pooled texts had been looked at when this was chosen.
@@ -257,7 +265,7 @@ _CARDS = {
                 FeatureOption("process", "mixed", f"what whitens: one of {', '.join(PROCESSES)}"),
                 FeatureOption("ridge", 1.0, "mean variances added before whitening"),
             ),
-            reach=_unit_reach,
+            reach=_stated_reach,
             files=("encoder",),
             made_with=lambda options: image_encoder_digest(options["encoder"]),
             raw={"length": 0.0, "images": 0, "process": "mixed", "ridge": 1.0},
@@ -325,6 +333,9 @@ _CARDS = {
 }
 
 
+_THEIRS = ("image-encoder", "sentence-encoder")
+
+
 def names() -> tuple[str, ...]:
     """The names that `apply` and `describe` take."""
     return tuple(_CARDS)
@@ -344,6 +355,16 @@ def absent(name: str, options: Mapping[str, Any]) -> str | None:
         return None
     named = ", ".join(repr(chosen[option]) for option in card.files)
     return f"the {name}'s file {named}: {reason}"
+
+
+def brought_with(name: str, options: Mapping[str, Any]) -> str:
+    """A fingerprint of the user's files that features are made with; of our own, nothing."""
+    if name == "none":
+        return ""
+    card = describe(name)
+    chosen = card.complete(options)
+    theirs = card.name in _THEIRS or any(chosen[option] for option in card.files)
+    return card.made_with(chosen) if theirs else ""
 
 
 def build(

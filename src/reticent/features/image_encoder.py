@@ -13,8 +13,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reticent.encoders import ImageProgram
-from reticent.errors import OptionError, not_negative, whole
-from reticent.features.whitening import PublicWhitening, check_images
+from reticent.errors import (
+    DataError,
+    OptionError,
+    between,
+    not_negative,
+    one_of,
+    positive,
+    single,
+    whole,
+)
+from reticent.features.whitening import PROCESSES, PublicWhitening, check_images
 from reticent.models.inputs import PLAIN, SCALES, PublicScale
 
 NAMED = {
@@ -24,6 +33,7 @@ NAMED = {
 }
 """Means and deviations that encoders are published with, of values in [0, 1]."""
 
+MOST_IMAGES = 1 << 20
 _SCALES = f"{PLAIN}, {', '.join(NAMED)}, or MEAN/DEVIATION such as 0.5/0.25"
 
 
@@ -62,7 +72,7 @@ class ImageEncoder(nn.Module):
         if not isinstance(mirror, bool):
             raise OptionError("mirror", mirror, "must be true or false")
         self.shape, self.mirror = shape, mirror
-        self.length = not_negative("length", length)
+        self.length = single("length", not_negative("length", length)) if length else 0.0
         self._program = ImageProgram(encoder)
         takes = self._program.shape[0]
         if shape[0] not in (1, takes):
@@ -71,11 +81,19 @@ class ImageEncoder(nn.Module):
             )
         self.scale = _scale(inputs, takes)
         self._whitening: PublicWhitening | None = None
+        one_of("process", process, PROCESSES)
+        positive("ridge", ridge)
         if whole("images", images, least=0):
+            between("images", images, 1, MOST_IMAGES)
             self._whitening = PublicWhitening(shape, process=process, ridge=ridge, images=images)
         self.register_buffer("_here", torch.zeros(0), persistent=False)
 
     _here: Tensor  # on the device of this module
+
+    @property
+    def made_with(self) -> str:
+        """A fingerprint of the encoder's file, as it was read."""
+        return self._program.made_with
 
     @property
     def width(self) -> int:
@@ -100,7 +118,13 @@ class ImageEncoder(nn.Module):
         check_images(images, self.shape, "image-encoder")
         images = images.to(self._here.device, torch.float32)
         rows = [self._rows(piece) for piece in images.split(self._program.rows) if len(piece)]
-        return torch.cat(rows) if rows else images.new_zeros((0, self.width))
+        found = torch.cat(rows) if rows else images.new_zeros((0, self.width))
+        if not bool(found.isfinite().all()):
+            raise DataError(
+                f"{self._program.path}: the encoder gives numbers that are not finite for some "
+                "images; use another"
+            )
+        return found
 
     def _rows(self, images: Tensor) -> Tensor:
         found = self._encoded(images)
@@ -119,6 +143,8 @@ class ImageEncoder(nn.Module):
 
 
 def _scale(inputs: str, channels: int) -> nn.Module:
+    if not isinstance(inputs, str):
+        raise OptionError("inputs", inputs, f"must be one of {_SCALES}")
     if inputs == PLAIN:
         return nn.Identity()
     if inputs in NAMED:
@@ -136,7 +162,7 @@ def _scale(inputs: str, channels: int) -> nn.Module:
 
 
 def _numbers(inputs: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    parts = [part.split(",") for part in str(inputs).split("/")]
+    parts = [part.split(",") for part in inputs.split("/")]
     try:
         mean, deviation = (tuple(float(number) for number in part) for part in parts)
     except ValueError:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from reticent import data as datasets
+from reticent import features
 from reticent.cli.settings import Settings
 from reticent.coins import Coins
 from reticent.data.own import is_own
@@ -67,6 +68,16 @@ class Job:
         """Whether the records are somebody's own, and not those of a public data set."""
         return is_own(self.settings.data)
 
+    def brought(self) -> str:
+        """A fingerprint of the user's file that features are made with; empty for none."""
+        return features.brought_with(self.settings.features, self.settings.feature_options)
+
+    def brought_notes(self) -> tuple[str, ...]:
+        """What is said of it."""
+        return (f"features made with {features.FINGERPRINT} {self.brought()}",) * bool(
+            self.brought()
+        )
+
     def content(self) -> dict[str, Any]:
         """All that decides what comes out, but for what a file of one's own holds.
 
@@ -75,13 +86,19 @@ class Job:
         settings = self.settings.to_json()  # no ε where there is none
         for name in _NOT_CONTENT:
             del settings[name]
+        brought = self.brought()
+        if brought:  # files count by what they hold, wherever they are
+            files = features.describe(settings["features"]).files
+            options = settings["feature_options"]
+            kept = {name: value for name, value in options.items() if name not in files}
+            settings |= {"feature_options": {**kept, "made with": brought}}
         data: dict[str, Any] = {"own": True}
         if self.private:
             settings = without_paths(settings)
         else:
             info = datasets.lookup(self.settings.data)
             data = {"name": info.name, "train": info.n_train, "test": info.n_test}
-        kept: dict[str, Any] = {
+        content: dict[str, Any] = {
             "format": FORMAT,
             "settings": settings,
             "data": data,
@@ -91,14 +108,14 @@ class Job:
             "options": self.options,
         }
         if self.attacks:
-            kept["attacking"] = {
+            content["attacking"] = {
                 "attacks": sorted(self.attacks),
                 "design": self.design,
                 "shadows": self.shadows,
                 "audited": self.audited,
                 "records": self.records,
             }
-        return kept
+        return content
 
     @property
     def key(self) -> str:

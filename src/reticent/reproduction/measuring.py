@@ -95,7 +95,8 @@ def measure(
         return _failed(job, error)
     shutil.rmtree(work, ignore_errors=True)
     seconds = round(outcome.seconds or time.monotonic() - begun, 3)
-    return replace(outcome, key=job.key, seconds=seconds, made=made)
+    notes = (*outcome.notes, *job.brought_notes())
+    return replace(outcome, key=job.key, seconds=seconds, made=made, notes=notes)
 
 
 def _failed(job: Job, error: Exception) -> Outcome:
