@@ -16,6 +16,7 @@ from reticent.reproduction.jobs import Outcome, job_of
 from reticent.reproduction.tables import load, parse
 from reticent.training.checkpoint import CHECKPOINT
 
+from ..small_encoder import write_image_encoder
 from .small import ATTACKS, SMALL
 
 ROOT = Path(__file__).parent.parent.parent
@@ -140,6 +141,27 @@ def test_runs_of_other_settings_are_not_taken_over(bench, small_file, tmp_path):
     assert len(list(bench.recovered(record, table, {}))) == 2
     record["settings"]["schedule"] = "cosine"
     assert not list(bench.recovered(record, table, {}))
+
+
+def test_runs_with_another_encoder_are_not_taken_over(bench, small_file, tmp_path, monkeypatch):
+    Path(small_file).write_text(
+        SMALL.replace(
+            'title = "Digits"\nmodel',
+            'title = "Digits"\nfeatures = "image-encoder"\n'
+            'feature_options = { encoder = "tiny.pt2" }\nmodel',
+        )
+    )
+    monkeypatch.setenv("RETICENT_IMAGE_ENCODERS", str(tmp_path))
+    write_image_encoder(tmp_path / "tiny.pt2", side=8)
+    table = load(small_file)
+    (job, *_) = (job_of(table, entry, 0) for entry in table.entries())
+    done = Outcome(job.key, values={"accuracy": 90.0}, made={}, notes=job.brought_notes())
+    record = bench.compact(table, {job.key: done}, [0], {})
+    assert [found.key for found, _ in bench.recovered(record, table, {})] == [job.key]
+    write_image_encoder(tmp_path / "tiny.pt2", side=9)
+    assert not list(bench.recovered(record, table, {}))
+    (tmp_path / "tiny.pt2").unlink()  # nobody can tell here, and the record is as it was
+    assert len(list(bench.recovered(record, table, {}))) == 1
 
 
 def test_a_record_gives_back_what_it_was_made_of(bench):

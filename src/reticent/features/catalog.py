@@ -254,7 +254,10 @@ _CARDS = {
             build=_image_encoder,
             options=(
                 FeatureOption(
-                    "encoder", "", "file from `reticent.features.export_encoder`, NAME.pt2"
+                    "encoder",
+                    "",
+                    "file from `reticent.features.export_encoder`, NAME.pt2, here or in "
+                    "$RETICENT_IMAGE_ENCODERS",
                 ),
                 FeatureOption(
                     "inputs", "imagenet", "public scale: imagenet, clip, half, plain, or MEAN/DEV"

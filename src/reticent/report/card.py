@@ -217,6 +217,8 @@ def _use(folder: RunFolder) -> list[str]:
     files = "`run.json` and `model.safetensors`"
     if folder.settings.get("standardise"):
         files = "`run.json`, `model.safetensors` and `standardisation.safetensors`"
+    if folder.settings.get("features") == "image-encoder":
+        files += ", with the encoder's file beside them or in `$RETICENT_IMAGE_ENCODERS`"
     new = NEW_RECORDS[folder.source]
     return [
         "New records become numbers as `run.json` says, with the bounds, lists and classes of the "
