@@ -148,6 +148,18 @@ def test_what_mixes_the_images_of_a_batch_is_refused(tmp_path, does, rows):
         program(torch.rand((rows, 3, 4, 4)))
 
 
+@pytest.mark.parametrize("rows", [4, 40])
+@pytest.mark.parametrize("place", range(4))
+def test_a_trace_of_others_in_one_row_is_refused(tmp_path, place, rows):
+    """Less than rounding by place may be: a single bit counts where an image stays."""
+    share = torch.zeros((rows, 1))
+    share[place] = 3e-6
+    mixing = Doing(lambda self, x: x.flatten(1) + share * x.flatten(1).sum(0))
+    program = ImageProgram(export_encoder(mixing, tmp_path / "odd.pt2", side=4, rows=rows))
+    with pytest.raises(ModelError, match="depend on the other images"):
+        program(torch.rand((rows, 3, 4, 4)))
+
+
 def test_what_depends_on_the_place_in_a_batch_is_refused(tmp_path):
     placed = Doing(lambda self, x: x.flatten(1) + self.places[: len(x)])
     program = ImageProgram(export_encoder(placed, tmp_path / "placed.pt2", side=4, rows=5))
