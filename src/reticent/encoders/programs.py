@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 
-from reticent.encoders.separate import near as _near
-from reticent.encoders.separate import refuse_memory, refuse_mixing
+from reticent.encoders.separate import near, refuse_memory, refuse_mixing
 from reticent.errors import DataError, ModelError, OptionError, ReticentError, whole
 from reticent.files import replacing
 
@@ -112,7 +111,7 @@ class ImageProgram:
             raise DataError(f"{self.path}: the encoder gives numbers that are not finite")
         layout = torch.contiguous_format
         try:  # faster by far for most, wrong for what reads memory in its own order
-            if _near(self._computed(images, torch.channels_last), plain):
+            if near(self._computed(images, torch.channels_last), plain):
                 layout = torch.channels_last
         except Exception:
             layout = torch.contiguous_format

@@ -194,13 +194,15 @@ def check_note(name: str, options: Mapping[str, Any] | None, notes: Iterable[str
     if name == "none":
         return
     card = describe(name)
-    reason = card.absent(card.complete(options or {}))
+    chosen = card.complete(options or {})
+    reason = card.absent(chosen)
     if reason is not None:
         raise CheckpointError(f"the file that its {name} features were made with: {reason}")
-    now = feature_note(name, options)
     then = [note for note in notes if note.startswith(FEATURES.format(name=name))]
-    if any(FINGERPRINT in note for note in then) and now not in then:
+    stated = [note for note in then if FINGERPRINT in note]
+    now = f"{FINGERPRINT} {card.made_with(chosen)}"
+    if stated and not any(now in note for note in stated):
         raise CheckpointError(
             f"its {name} features were made with other files than are named now; {now!r} is not "
-            "among its notes"
+            "in its notes"
         )
