@@ -44,6 +44,16 @@ def images() -> torch.Tensor:
     return torch.rand((7, *SHAPE), generator=torch.Generator().manual_seed(2))
 
 
+@pytest.fixture
+def few() -> data.Splits:
+    splits = data.load("digits")
+    return replace(
+        splits,
+        train=tuple(part[:20] for part in splits.train),
+        test=tuple(part[:10] for part in splits.test),
+    )
+
+
 def test_vectors_are_the_networks(encoder, images):
     found = features.ImageEncoder(encoder, SHAPE, inputs="half", length=0)
     assert found.width == WIDTH
@@ -148,13 +158,7 @@ def test_what_are_no_images_is_refused(encoder, images, change, said):
         features.ImageEncoder(encoder, SHAPE)(change(images))
 
 
-def test_features_are_kept_and_follow_the_file(encoder, tmp_path):
-    splits = data.load("digits")
-    few = replace(
-        splits,
-        train=tuple(part[:20] for part in splits.train),
-        test=tuple(part[:10] for part in splits.test),
-    )
+def test_features_are_kept_and_follow_the_file(encoder, few, tmp_path):
     given = {"encoder": str(encoder), "inputs": "half"}
     made = features.apply(few, "image-encoder", given, root=tmp_path)
     expected = features.ImageEncoder(encoder, (1, 8, 8), inputs="half")(few.train[0])
@@ -233,9 +237,15 @@ def test_images_of_any_form_are_resized(encoder):
             torch.testing.assert_close(found, network()(resized(images)))
 
 
-def test_whitening_is_applied_to_one_image_too(encoder, images):
-    made = features.ImageEncoder(encoder, SHAPE, images=64, ridge=0.5)
-    torch.testing.assert_close(made(images[:1]), made(images)[:1])
+def test_whitening_rounds_an_image_the_same_alone_and_among_others(tmp_path):
+    """A product of a few rows is computed otherwise than one of many."""
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 300))
+    path = features.export_encoder(wide, tmp_path / "wide.pt2", side=SIDE, rows=ROWS)
+    made = features.ImageEncoder(path, (3, SIDE, SIDE), images=400)
+    images = torch.rand((2 * ROWS + 1, 3, SIDE, SIDE), generator=torch.Generator().manual_seed(6))
+    together = made(images)
+    for row, image in zip(together, images, strict=True):
+        assert torch.equal(made(image[None])[0], row)
 
 
 def test_clip_has_the_numbers_that_it_was_published_with():
@@ -252,14 +262,8 @@ def test_standardising_knows_the_length(encoder):
     assert reach[0] == features.Reach()
 
 
-def test_images_are_encoded_once_whatever_follows(encoder, tmp_path, monkeypatch):
+def test_images_are_encoded_once_whatever_follows(encoder, few, tmp_path, monkeypatch):
     """Length and whitening are applied to kept vectors, bit for bit as in one go."""
-    splits = data.load("digits")
-    few = replace(
-        splits,
-        train=tuple(part[:20] for part in splits.train),
-        test=tuple(part[:10] for part in splits.test),
-    )
     given = {"encoder": str(encoder), "inputs": "half"}
     features.apply(few, "image-encoder", given, root=tmp_path)
     assert len(list(tmp_path.rglob("*.npy"))) == 4  # of both splits, raw and of length 1

@@ -109,7 +109,10 @@ class ImageEncoder(nn.Module):
     def finish(self, vectors: Tensor) -> Tensor:
         """Whiten the encoder's vectors and bring them to their length."""
         if self._whitening is not None and len(vectors):
-            vectors = self._whitening.learned(self.pooled, self._here.device)(vectors)
+            whitened = self._whitening.learned(self.pooled, self._here.device)
+            rows = self._program.rows  # always as many: a product may round by how many there are
+            parts = [whitened(_filled(piece, rows))[: len(piece)] for piece in vectors.split(rows)]
+            vectors = torch.cat(parts)
         return self.length * F.normalize(vectors, dim=1) if self.length else vectors
 
     @torch.no_grad()
@@ -132,14 +135,19 @@ class ImageEncoder(nn.Module):
 
     def _encoded(self, images: Tensor) -> Tensor:
         channels, height, width = self._program.shape
-        whole_piece = images.new_zeros((self._program.rows, *self.shape))
-        whole_piece[: len(images)] = images
-        resized = whole_piece
+        whole_piece = resized = _filled(images, self._program.rows)
         if self.shape[1:] != (height, width):
             resized = F.interpolate(
                 whole_piece, (height, width), mode="bicubic", antialias=True, align_corners=False
             ).clamp(0, 1)
         return self._program(self.scale(resized.expand(-1, channels, -1, -1)))[: len(images)]
+
+
+def _filled(piece: Tensor, rows: int) -> Tensor:
+    """With zeros after the piece's own, so many rows."""
+    filled = piece.new_zeros((rows, *piece.shape[1:]))
+    filled[: len(piece)] = piece
+    return filled
 
 
 def _scale(inputs: str, channels: int) -> nn.Module:
