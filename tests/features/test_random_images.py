@@ -57,6 +57,19 @@ def test_each_image_is_mapped_on_its_own(
     assert transform(images[:0]).shape == (0, width)
 
 
+def test_an_image_is_the_same_whatever_follows_to_the_last_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The network and whitening always see as many rows: fewer may round otherwise."""
+    monkeypatch.setitem(random_images._PIECE, "cpu", 4)
+    transform = made((3, 8, 8), parts="1x4+scattering", images=24)
+    images = torch.rand(9, 3, 8, 8)
+    whole = transform(images)
+    for count in (1, 2, 5, 8):
+        assert torch.equal(transform(images[:count]), whole[:count])
+    assert torch.equal(transform(images.to(memory_format=torch.channels_last)), whole)
+
+
 def test_pieces_and_layouts_matter_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     transform = made((3, 8, 8))
     images = torch.rand(5, 3, 8, 8)

@@ -23,6 +23,7 @@ from reticent.errors import (
     single,
     whole,
 )
+from reticent.features.pieces import in_full_pieces
 from reticent.features.whitening import PROCESSES, PublicWhitening, check_images
 from reticent.models.inputs import PLAIN, SCALES, PublicScale
 
@@ -110,9 +111,7 @@ class ImageEncoder(nn.Module):
         """Whiten the encoder's vectors and bring them to their length."""
         if self._whitening is not None and len(vectors):
             whitened = self._whitening.learned(self.pooled, self._here.device)
-            rows = self._program.rows  # always as many: a product may round by how many there are
-            parts = [whitened(_filled(piece, rows))[: len(piece)] for piece in vectors.split(rows)]
-            vectors = torch.cat(parts)
+            vectors = in_full_pieces(whitened, vectors, self._program.rows)
         return self.length * F.normalize(vectors, dim=1) if self.length else vectors
 
     @torch.no_grad()
@@ -120,8 +119,9 @@ class ImageEncoder(nn.Module):
         """The encoder's vectors before whitening and scaling."""
         check_images(images, self.shape, "image-encoder")
         images = images.to(self._here.device, torch.float32)
-        rows = [self._rows(piece) for piece in images.split(self._program.rows) if len(piece)]
-        found = torch.cat(rows) if rows else images.new_zeros((0, self.width))
+        if len(images) == 0:
+            return images.new_zeros((0, self.width))
+        found = in_full_pieces(self._mirrored, images, self._program.rows)
         if not bool(found.isfinite().all()):
             raise DataError(
                 f"{self._program.path}: the encoder gives numbers that are not finite for some "
@@ -129,25 +129,17 @@ class ImageEncoder(nn.Module):
             )
         return found
 
-    def _rows(self, images: Tensor) -> Tensor:
+    def _mirrored(self, images: Tensor) -> Tensor:
         found = self._encoded(images)
         return (found + self._encoded(images.flip(3))) / 2 if self.mirror else found
 
     def _encoded(self, images: Tensor) -> Tensor:
         channels, height, width = self._program.shape
-        whole_piece = resized = _filled(images, self._program.rows)
         if self.shape[1:] != (height, width):
-            resized = F.interpolate(
-                whole_piece, (height, width), mode="bicubic", antialias=True, align_corners=False
+            images = F.interpolate(
+                images, (height, width), mode="bicubic", antialias=True, align_corners=False
             ).clamp(0, 1)
-        return self._program(self.scale(resized.expand(-1, channels, -1, -1)))[: len(images)]
-
-
-def _filled(piece: Tensor, rows: int) -> Tensor:
-    """With zeros after the piece's own, so many rows."""
-    filled = piece.new_zeros((rows, *piece.shape[1:]))
-    filled[: len(piece)] = piece
-    return filled
+        return self._program(self.scale(images.expand(-1, channels, -1, -1)))
 
 
 def _scale(inputs: str, channels: int) -> nn.Module:

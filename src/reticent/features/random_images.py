@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from reticent.errors import OptionError
 from reticent.features.image_network import SIDE, load_network
+from reticent.features.pieces import in_full_pieces
 from reticent.features.scattering import Scattering
 from reticent.features.whitening import PublicWhitening, Whitening, check_images
 
@@ -23,8 +24,8 @@ _LEAST_SIDE = 24  # smaller images are enlarged, those between framed in black
 _SMALLEST = 4  # sides below which there is nothing to see
 _SCATTERING, _GROUPS = "scattering", 27
 _PART = re.compile(r"([123])x([1-9])")
-# Images in the network at a time: what a core's cache holds, or what fills a GPU. It has no
-# influence on the result but in rounding.
+# Images in the network at a time: what a core's cache holds, or what fills a GPU. How many it is
+# has no influence on the result but in rounding.
 _PIECE = {"cpu": 32, "cuda": 2048}
 
 
@@ -68,7 +69,9 @@ class RandomImages(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """The whitened features of a batch."""
         pooled = self.pooled(images)
-        return self.whitening()(pooled) if len(pooled) else pooled
+        if len(pooled) == 0:
+            return pooled  # without learning what whitens
+        return in_full_pieces(self.whitening(), pooled, self._rows)
 
     def whitening(self) -> Whitening:
         """What whitens these features, learned from public images when first asked for."""
@@ -83,13 +86,13 @@ class RandomImages(nn.Module):
         """The features before whitening."""
         check_images(images, self.shape, "random-images")
         images = images.to(self._device, torch.float32)
-        piece = _PIECE.get(images.device.type, 512)
-        rows = [
-            self._one_piece(images[start : start + piece]) for start in range(0, len(images), piece)
-        ]
-        return torch.cat(rows) if rows else self._one_piece(images)
+        return in_full_pieces(self._mirrored, images, self._rows)
 
-    def _one_piece(self, images: Tensor) -> Tensor:
+    @property
+    def _rows(self) -> int:
+        return _PIECE.get(self._device.type, 512)
+
+    def _mirrored(self, images: Tensor) -> Tensor:
         features = self._parts_of(images)
         if self.mirror:
             features = (features + self._parts_of(images.flip(3))) / 2
