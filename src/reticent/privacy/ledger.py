@@ -324,6 +324,13 @@ class Ledger:
         copy._entries = entries
         return copy
 
+    def go_on_with(self, later: Ledger) -> None:
+        """Become what this ledger was at a later time, as a file or checkpoint kept it."""
+        self.filter_order = later.filter_order
+        self._entries, self._notes = list(later._entries), list(later._notes)
+        self._capacity.clear()
+        self._fits = {}
+
     # -- files --------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:

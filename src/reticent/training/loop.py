@@ -338,7 +338,7 @@ class Training:
         run.state.from_checkpoint(saved["state"])
         run.private = {name: kept.to(run.device) for name, kept in saved["private"].items()}
         run.conduct = Conduct.from_json(saved["conduct"])
-        run.ledger = Ledger.from_json(saved["ledger"])
+        run.ledger.go_on_with(Ledger.from_json(saved["ledger"]))  # also whoever gave it sees it
         run.coins = Coins(
             bytes.fromhex(saved["coins"]["key"]), seeded=bool(saved["coins"]["seeded"])
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -198,8 +197,8 @@ def run(
     if private_diagnostics:
         training.run.diagnostics, training.run.norms_seen = [], NormsSeen()
     if saved is not None:
+        _check_continued(ledger, training.run.conduct.before, saved)
         training.resume(saved)
-        _check_continued(ledger, training.run.ledger)
     elif folder is not None:
         for name in (RUN_FILE, MODEL_FILE, CHECKPOINT):  # and nothing else that lies there
             (folder / name).unlink(missing_ok=True)
@@ -359,16 +358,20 @@ def _open_ledger(ledger: Ledger | None, budget: Budget | None) -> Ledger:
     return ledger
 
 
-def _check_continued(paid: Ledger | None, continued: Ledger) -> None:
-    """What was paid before the run must be in the ledger that its checkpoint goes on with."""
-    for entry in () if paid is None else paid.entries:
-        if not any(
-            replace(line, count=entry.count) == entry and line.count >= entry.count
-            for line in continued.entries
-        ):
+def _check_continued(
+    given: Ledger | None, paid: list[dict[str, Any]], saved: dict[str, Any]
+) -> None:
+    """What was paid before the run must be what its checkpoint says of that."""
+    conduct = saved.get("conduct")
+    then = conduct.get("paid_before") if isinstance(conduct, dict) else None
+    if given is None or not isinstance(then, list):
+        return
+    for line in (*paid, *then):
+        if line not in paid or line not in then:
+            has, lacks = ("ledger", "checkpoint") if line in paid else ("checkpoint", "ledger")
             raise CheckpointError(
-                f"the checkpoint's ledger lacks {entry.charge} for {entry.purpose!r}, which was "
-                "paid before: it belongs to another run"
+                f"the {has} has {line['count']} of {line['purpose']!r} as paid before the run, the "
+                f"{lacks} has not: give the ledger as it was when the run began"
             )
 
 
