@@ -146,3 +146,39 @@ def test_a_search_that_was_cut_off_goes_on(search, tmp_path):
     more = search.Search("dpis/table3", entry)
     more.recall(record.tried(), seeds=3)  # with more seeds it begins anew
     assert more.row() is None
+
+
+def test_what_a_finished_search_has_measured_is_not_measured_again(search):
+    (entry,) = (
+        entry
+        for name, entry in search.searched(["dpis/table3"])
+        if (entry.row, entry.column) == ("DP-SGD-TS", 1)
+    )
+    first = search.Search("dpis/table3", entry)
+    settings, count = entry.settings, len(first.tried)
+    # an earlier search varied the epochs alone, and had one number that is no candidate now
+    tried = [
+        {"epochs": settings.epochs, "accuracies": [50.0]},
+        {"epochs": 1.5, "accuracies": [9.0]},
+    ]
+    row = {**first.place, "tried": tried, "precision": None, "seconds": 10.0}
+    first.reuse([row], seeds=1)
+    known = {"batch": settings.batch, "lr": settings.lr, "epochs": settings.epochs}
+    (place,) = (k for k, one in enumerate(first.tried) if one == known)
+    assert first.parts(0) == [[k for k in range(count) if k != place]]
+    first.take(first.parts(0)[0], ([[40.0]] * (count - 1), 6.0))
+    found = first.row()
+    assert found["chosen"] == known
+    assert found["seconds"] == pytest.approx(11.0)
+    assert found["tried"][place]["accuracies"] == [50.0]
+
+    for other in (
+        {**row, "precision": "bf16"},
+        {**row, "column": 3},
+        {**row, "held_out": 5},
+        {**row, "tried": [{**tried[0], "accuracies": [50.0, 50.0]}]},  # with other seeds
+        {**row, "tried": [{**tried[0], "lr": 3.0}]},
+    ):
+        again = search.Search("dpis/table3", entry)
+        again.reuse([other], seeds=1)
+        assert again.parts(0) == [list(range(count))]
