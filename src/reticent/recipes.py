@@ -80,6 +80,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
 }
 
+# Data sets that start like another.
+LIKE = {"imdb-first": "imdb"}
 # What changes when the inputs are features; first guesses (scattering: after Tramèr & Boneh 2021).
 FEATURES: dict[str, dict[str, dict[str, Any]]] = {
     "scattering": {
@@ -182,6 +184,7 @@ def recipe_for(
     n: int | None = None,
 ) -> dict[str, Any]:
     """Where to start on a data set, given as it is or as features."""
+    data = LIKE.get(data, data)
     recipe = dict(RECIPES.get(data, {}))
     on_features = FEATURES.get(features, {}).get(data, {})
     if "model" in on_features:

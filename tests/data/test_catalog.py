@@ -17,6 +17,7 @@ def test_every_name_is_known() -> None:
         "cifar100",
         "purchase100",
         "imdb",
+        "imdb-first",
     )
 
 

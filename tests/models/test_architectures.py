@@ -214,9 +214,46 @@ def test_bilstm_stand_in_table_is_the_same_for_every_seed() -> None:
     )
 
 
+def test_bilstm_words_may_be_trained_and_states_averaged() -> None:
+    vectors = torch.randn(11, 6)
+    options = {"words": "trained", "states": "mean", "vectors": vectors}
+    built = [
+        models.build("imdb-bilstm", classes=2, input_shape=(5,), seed=seed, **options)
+        for seed in (0, 1)
+    ]
+    model = built[0]
+    assert isinstance(model, models.BiLSTMClassifier)
+    table = model.embedding.weight
+    assert table.shape == (11, 100)  # as many words, and random vectors of the papers' length
+    assert not torch.equal(table, built[1].state_dict()["embedding.weight"])
+    assert abs(float(table.detach().std()) - 1) < 0.1
+    tokens = torch.randint(0, 11, (4, 5))
+    tokens[0] = 0
+    words = model.projection(model.embedding(tokens)).relu()
+    states, _ = model.lstm(words)
+    expected = model.classifier(model.hidden(sum(states[:, k] for k in range(5)) / 5).relu())
+    torch.testing.assert_close(model(tokens), expected)
+    model(tokens).sum().backward()
+    assert table.grad is not None
+    assert bool(table.grad[0].any())  # padding is a word like others there
+
+
+def test_bilstm_vectors_may_be_those_of_words_further_on() -> None:
+    vectors = torch.randn(7, 6)
+    model = models.build("imdb-bilstm", classes=2, input_shape=(5,), vectors=vectors, offset=3)
+    table = model.state_dict()["embedding.weight"]
+    assert torch.equal(table[:4], vectors[3:])
+    assert not table[4:].any()
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"words": "learned"}, "words = 'learned': must be one of frozen, trained"),
+        ({"states": "first"}, "states = 'first': must be one of last, mean"),
+        ({"offset": -1}, "offset = -1: must be at least 0"),
+        ({"offset": 9, "vocabulary": 9}, "offset = 9: must be less than the 9 word indexes"),
+        ({"offset": 3, "words": "trained"}, "offset = 3: is for frozen word vectors"),
         ({"vectors": torch.zeros(5)}, "vectors = (5,): must be a table"),
         ({"vectors": torch.full((5, 2), float("nan"))}, "NaN or infinity"),
         ({"vectors": "glove.txt"}, "vectors = 'str': must be a table"),

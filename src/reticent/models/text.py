@@ -3,6 +3,11 @@
 From the sequence to the classifier the papers say only that each layer keeps Keras' defaults
 (DPIS, section 5.2). Keras' bidirectional LSTM then returns one vector per review: the last state
 of each direction, side by side (32 + 32 values), with no masking of the padding. So does this one.
+
+Two options follow others' code. DPSUR's trains the word vectors, from random ones, and takes the
+mean of all states. And what DPIS prints is reached with word vectors three places off: Keras counts
+words from 1 in its list and from 4 in its reviews, so that a table filled by the list has, for each
+word, the vector of another one of about the same frequency.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reticent.errors import OptionError, whole
+from reticent.errors import OptionError, one_of, whole
 from reticent.models.activations import ActivationFactory
 from reticent.models.registry import ModelCard, Option, register
 from reticent.models.shapes import Shape
@@ -23,16 +28,20 @@ VOCABULARY = 20_000
 WIDTH = 100
 """The length of a word's vector in the papers."""
 
+WORDS = ("frozen", "trained")
+STATES = ("last", "mean")
+
 _TABLE_SEED = 20_000_100
 
 
 class BiLSTMClassifier(nn.Module):
-    """Frozen embedding, fc, bidirectional LSTM, fc, fc; from (B, T) word indexes to (B, classes).
+    """Embedding, fc, bidirectional LSTM, fc, fc; from (B, T) word indexes to (B, classes).
 
     Args:
-        vectors: one row for each word index; copied, and never trained.
+        embedding: one row for each word index, frozen or not.
         classes: how many outputs.
         activation: makes the activation after the second and the fourth layer.
+        states: what of the LSTM goes on: the `last` state of each direction, or the `mean` of all.
         projected: units of the fully connected layer under the LSTM.
         units: LSTM units in each direction.
         hidden: units of the fully connected layer above the LSTM.
@@ -40,18 +49,19 @@ class BiLSTMClassifier(nn.Module):
 
     def __init__(
         self,
-        vectors: Tensor,
+        embedding: nn.Embedding,
         *,
         classes: int,
         activation: ActivationFactory,
+        states: str = "last",
         projected: int = 32,
         units: int = 32,
         hidden: int = 16,
     ) -> None:
         super().__init__()
-        self.units = units
-        self.embedding = nn.Embedding.from_pretrained(vectors.detach().clone(), freeze=True)
-        self.projection = nn.Linear(vectors.shape[1], projected)
+        self.units, self.states = units, states
+        self.embedding = embedding
+        self.projection = nn.Linear(embedding.embedding_dim, projected)
         self.projection_activation = activation()
         self.lstm = nn.LSTM(projected, units, batch_first=True, bidirectional=True)
         self.hidden = nn.Linear(2 * units, hidden)
@@ -62,8 +72,11 @@ class BiLSTMClassifier(nn.Module):
         """Return the class scores of each row of word indexes."""
         words = self.projection_activation(self.projection(self.embedding(tokens)))
         states, _ = self.lstm(words)
-        # The forward direction ends at the last word, the backward direction at the first.
-        review = torch.cat([states[:, -1, : self.units], states[:, 0, self.units :]], dim=1)
+        if self.states == "mean":
+            review = states.mean(dim=1)
+        else:
+            # The forward direction ends at the last word, the backward direction at the first.
+            review = torch.cat([states[:, -1, : self.units], states[:, 0, self.units :]], dim=1)
         return self.classifier(self.hidden_activation(self.hidden(review)))
 
 
@@ -71,19 +84,24 @@ class BiLSTMClassifier(nn.Module):
     ModelCard(
         name="imdb-bilstm",
         paper="DPIS (Wei et al. 2022), Table 1; DPSUR (Fu et al. 2024), Table 7",
-        summary="frozen embedding 100, fc 32, bidirectional LSTM 32, fc 16, fc classes",
+        summary="embedding 100, fc 32, bidirectional LSTM 32, fc 16, fc classes",
         input_shape=(80,),
         classes=2,
         activation="relu",
         options=(
             Option("vectors", None, "word vectors, one row per index, such as GloVe's 100-d"),
             Option("vocabulary", None, "how many word indexes; the rows of vectors, or 20000"),
+            Option("words", "frozen", "their vectors: frozen, or trained from random ones"),
+            Option("states", "last", "what goes on of the LSTM's: last, or the mean of all"),
+            Option("offset", 0, "a word has the vector of the one so many places on"),
         ),
         input_kind="tokens",
         notes=(
             "Without vectors the embedding is a fixed random table (the same for every seed, "
             "index 0 a zero row for padding): good for trying things out, not for the papers' "
             "accuracy, which needs GloVe.",
+            "DPSUR's public code has `words=trained` and `states=mean`; what DPIS prints is "
+            "reached with `offset=3`, as where Keras' index_from was overlooked.",
             "The last state of each direction goes to the classifier; padding is not masked.",
             "PyTorch's LSTM has two bias vectors where Keras has one: 256 more parameters.",
         ),
@@ -96,22 +114,41 @@ def imdb_bilstm(
     activation: ActivationFactory,
     vectors: Any,
     vocabulary: int | None,
+    words: str,
+    states: str,
+    offset: int,
 ) -> nn.Module:
-    """The IMDb network; 21,202 trained parameters, the embedding frozen."""
+    """The IMDb network; 21,202 trained parameters beside the embedding."""
     if len(input_shape) != 1:
         raise OptionError(
             "input_shape", input_shape, "imdb-bilstm takes word indexes: (words,), such as (80,)"
         )
-    words = None if vocabulary is None else whole("vocabulary", vocabulary, least=2)
+    one_of("words", words, WORDS)
+    one_of("states", states, STATES)
+    offset = whole("offset", offset, least=0)
+    size = None if vocabulary is None else whole("vocabulary", vocabulary, least=2)
     if vectors is None:
-        table = random_vectors(words or VOCABULARY)
+        table = random_vectors(size or VOCABULARY)
     else:
         table = _as_table(vectors)
-        if words not in (None, len(table)):
+        if size not in (None, len(table)):
             raise OptionError(
                 "vocabulary", vocabulary, f"vectors has {len(table)} rows; leave vocabulary out"
             )
-    return BiLSTMClassifier(table, classes=classes, activation=activation)
+    if words == "trained":
+        if offset:
+            raise OptionError("offset", offset, "is for frozen word vectors: words = frozen")
+        embedding = nn.Embedding(len(table), WIDTH)  # all of it is trained, padding's row too
+    else:
+        embedding = nn.Embedding.from_pretrained(_moved(table, offset), freeze=True)
+    return BiLSTMClassifier(embedding, classes=classes, activation=activation, states=states)
+
+
+def _moved(table: Tensor, offset: int) -> Tensor:
+    """A copy, its rows so many places up; none is left for the last words."""
+    if offset >= len(table):
+        raise OptionError("offset", offset, f"must be less than the {len(table)} word indexes")
+    return torch.cat([table[offset:], torch.zeros_like(table[:offset])]).detach()
 
 
 def random_vectors(words: int, width: int = WIDTH) -> Tensor:

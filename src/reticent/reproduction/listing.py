@@ -14,7 +14,7 @@ def describe(table: Table, root: str | None = None) -> dict[str, Any]:
 
     >>> from reticent.reproduction.tables import load
     >>> describe(load("dpsur/table2"))["entries"]
-    128
+    157
     """
     entries = table.entries()
     return {

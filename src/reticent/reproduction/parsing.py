@@ -13,7 +13,7 @@ from reticent import data as datasets
 from reticent.cli.settings import Settings
 from reticent.errors import ReticentError
 from reticent.reproduction import measures as known_measures
-from reticent.reproduction.reading import Reader, flat, numbers, without_nan
+from reticent.reproduction.reading import Reader, flat, merged, numbers, without_nan
 from reticent.reproduction.tables import (
     DESIGNS,
     KINDS,
@@ -155,13 +155,19 @@ def _data(top: Reader, attacked: bool) -> dict[str, DataSet]:
                 "records", records, "must be at least 1, and is for tables with attacks"
             )
         stated = reader.optional("bring", str)
+        like = reader.optional("like", str)
+        if like is not None and like not in found:
+            works = ", ".join(found) or "none yet"
+            raise reader.refuse("like", like, f"must be a data set further up: {works}")
         settings = reader.rest()
+        if like is not None:
+            settings = merged(found[like].settings, settings)
         bring = stated or _known_encoder(settings)
         try:
             datasets.lookup(str(settings.setdefault("data", name)))
         except ReticentError as error:
             raise top.refuse(f"data.{name}", settings["data"], str(error)) from None
-        found[name] = DataSet(name, settings, title, missing, records, bring)
+        found[name] = DataSet(name, settings, title, missing, records, bring, like)
     return found
 
 
@@ -200,11 +206,13 @@ def _row(reader: Reader, table: Table) -> Row:
             raise reader.refuse("variants", variant, f"must be one of {', '.join(VARIANTS)}")
     single = reader.take("single", bool, False)
     on = reader.inner("on")
-    cells = {
-        data: _cell(on.inner(data), table, None if single or not table.columns else True)
-        for data in table.data
-        if on.has(data)
-    }
+    cells: dict[str, Cell] = {}
+    for data, of in table.data.items():
+        if on.has(data):
+            many = None if single or not table.columns else True
+            cells[data] = _cell(on.inner(data), table, many)
+        elif of.like in cells:
+            cells[data] = cells[of.like]
     if sound and any(cell.sound for cell in cells.values()):
         raise reader.refuse("on.sound", True, "is for rows with sound = false")
     on.done()

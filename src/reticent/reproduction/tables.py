@@ -93,6 +93,7 @@ class DataSet:
         missing: Why it cannot be run here, and what it would take.
         bring: How to make the file that its features need, where the user must bring one.
         records: How many training records an attacked model has; by default as many as there are.
+        like: A data set whose settings it starts from, and whose rows it has, but for its own.
     """
 
     name: str
@@ -101,6 +102,7 @@ class DataSet:
     missing: str | None = None
     records: int | None = None
     bring: str | None = None
+    like: str | None = None
 
 
 @dataclass(frozen=True)
