@@ -10,8 +10,6 @@ from reticent.data.catalog import lookup
 from reticent.methods import DPSGD, SignAdam, SignSGD
 from reticent.reproduction.tables import Entry, load
 
-from .papers import printed_entries
-
 EPSILONS = (0.5, 1.0, 2.0)
 ACCURACY, ATTACKS = ("table3", "table4", "table5"), ("table6", "table7", "table8")
 SIGNED = {
@@ -60,7 +58,7 @@ def published(
     table: str, measure: str = "accuracy"
 ) -> dict[tuple[str, str], tuple[float | None, ...]]:
     found: dict[tuple[str, str], tuple[float | None, ...]] = {}
-    for entry in printed_entries(load(table)):
+    for entry in load(table).entries():
         if entry.column is not None:
             key = (entry.data, entry.row)
             found[key] = (*found.get(key, ()), entry.published[measure])
@@ -68,7 +66,7 @@ def published(
 
 
 def entries(*tables: str) -> list[Entry]:
-    return [entry for table in tables for entry in printed_entries(load(f"bottleneck/{table}"))]
+    return [entry for table in tables for entry in load(f"bottleneck/{table}").entries()]
 
 
 @pytest.mark.parametrize("table", ACCURACY)

@@ -146,6 +146,30 @@ def test_pieces_shrink_with_the_memory(monkeypatch):
         chosen(1000)
 
 
+def test_pieces_on_a_cpu_keep_tensors_small(monkeypatch):
+    net = nn.Sequential(nn.Embedding(1000, 7), nn.Flatten(), nn.Linear(21, 40), nn.Linear(40, 2))
+    records = as_records((torch.randint(0, 1000, (64, 3)), torch.zeros(64, dtype=torch.long)))
+    loss = nn.CrossEntropyLoss()
+
+    def chosen():
+        return choose_microbatch(net, loss, records, rt.DPSGD(batch=30), CPU)
+
+    def sizes(count):
+        inputs = torch.randint(0, 1000, (count, 3))
+        with Tally() as tally:
+            rt.gradients.clipped_sum(net, loss, inputs, torch.zeros(count, dtype=torch.long), 1.0)
+        return tally.sizes
+
+    assert chosen().microbatch == 512
+    for limit in (600, 5_000, 15_000):  # all but the first are less than the table of words
+        monkeypatch.setattr(memory, "MOST_IN_A_TENSOR", limit)
+        count = chosen().microbatch
+        assert 1 < count < 512
+        assert max(sizes(count) - sizes(count - 1)) <= limit < max(sizes(2 * count) - sizes(count))
+    monkeypatch.setattr(memory, "MOST_IN_A_TENSOR", 1)
+    assert chosen().microbatch == 1
+
+
 def test_choosing_leaves_no_trace():
     net = nn.Sequential(nn.Linear(5, 6), nn.Dropout(0.5), nn.Linear(6, 2))
     before = {name: value.clone() for name, value in net.state_dict().items()}

@@ -142,7 +142,7 @@ def _check_value(reader: Reader, name: str, value: Any, at: str) -> None:
 
 def _data(top: Reader, attacked: bool) -> dict[str, DataSet]:
     outer = top.take("data", dict)
-    found = {}
+    found: dict[str, DataSet] = {}
     for name, values in outer.items():
         if not isinstance(values, dict):
             raise top.refuse(f"data.{name}", values, "must be a table")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,9 @@ from reticent.training.run import rounder
 DEVICE_SHARE, HOST_SHARE = 0.8, 0.25
 # Pieces of more records than this no longer gain on a CPU: they leave its caches.
 MOST_ON_HOST = 512
+# Larger tensors are slow on a CPU: what glibc's allocator takes from the system anew each time
+# (32 MiB and more) comes as pages that have to be cleared first.
+MOST_IN_A_TENSOR = 31 * 2**20
 # For a method that does not say how many records it draws.
 MOST_ON_DEVICE = 2048
 # Pieces of more records than this no longer gain on a device.
@@ -131,18 +134,35 @@ def _rounded_down(size: int) -> int:
 
 
 def _on_host(work: Callable[[int], None], limit: int | None) -> Piece:
+    tallies: dict[int, Tally] = {}
+
     def measure(size: int) -> int:
-        with Tally() as tally:
-            work(size)
-        return tally.peak
+        if size not in tallies:
+            with Tally() as tally:
+                work(size)
+            tallies[size] = tally
+        return tallies[size].peak
+
+    def fitting(most: int) -> tuple[int, int]:
+        return largest(measure, limit, most, HOST_SIZES, down=_power_of_two)
 
     try:
-        size, taken = largest(measure, limit, MOST_ON_HOST, HOST_SIZES, down=_power_of_two)
+        size, taken = fitting(MOST_ON_HOST)
+        most = _of_small_tensors(tallies)
+        if most < size:
+            size, taken = fitting(most)
     except MemoryShortageError:
         raise
     except Exception:  # the model was tried before: it is the counting that it does not stand
         return Piece(MOST_ON_HOST)
     return Piece(size, taken)
+
+
+def _of_small_tensors(tallies: Mapping[int, Tally]) -> int:
+    """How many records keep each tensor that grows with them within `MOST_IN_A_TENSOR`."""
+    low, high = min(tallies), max(tallies)
+    growing = tallies[high].sizes - tallies[low].sizes
+    return max(MOST_IN_A_TENSOR * high // max(growing, default=1), 1)
 
 
 def _power_of_two(size: int) -> int:
@@ -237,11 +257,17 @@ def ran_out(error: BaseException) -> bool:
 
 
 class Tally(TorchDispatchMode):
-    """Counts the bytes of all tensors that operations make while it is on: how many at most."""
+    """Counts the bytes of all tensors that operations make while it is on.
+
+    Attributes:
+        peak: how many there were at most.
+        sizes: how many single tensors have.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.peak = 0
+        self.sizes: set[int] = set()
         self._live = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
 
@@ -265,6 +291,7 @@ class Tally(TorchDispatchMode):
             self._live -= size
 
         self._alive[key] = weakref.ref(storage, gone)
+        self.sizes.add(size)
         self._live += size
         self.peak = max(self.peak, self._live)
 
