@@ -214,8 +214,11 @@ def _defences(record: dict[str, Any], data: str) -> list[Point]:
 
 def _reproduced(record: dict[str, Any], data: str) -> list[Point]:
     points = []
-    sizes = {(one.row, one.data): one.records for one in load(record["table"]).entries()}
+    table = load(record["table"])
+    sizes = {(one.row, one.data): one.records for one in table.entries()}
     for entry in record["entries"]:
+        if table.data[entry["data"]].like is not None:
+            continue  # not what a user would train on
         settings = {**record["settings"], **entry["settings"]}
         numbers = entry["measures"].get("accuracy", {}).get("seeds", {})
         if settings["data"] != data or entry["sound_epsilon"] is None or not numbers:

@@ -116,11 +116,15 @@ def _summary(records: Sequence[Record]) -> list[str]:
             f"{len(judged) - len(clear)} |"
         )
     every = [(record, entry) for record in recorded.values() for entry, _ in _judged(record)]
+    again = sum(
+        load(record["table"]).data[entry["data"]].like is not None for record, entry in every
+    )
     lines += [
         "",
         "Compared are test accuracies, in percent; for DPSUR, those of the variant `published`."
         f" {len(every)} numbers are compared, of {len({_runs(*one) for one in every})} settings:"
-        " what several tables print of one counts in each."
+        f" what several tables print of one counts in each, and {again} are printed numbers once"
+        " more, beside what they seem to have been measured on."
         " Entries that were not run wait for time on a machine, or for data:",
         "",
     ]

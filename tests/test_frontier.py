@@ -221,6 +221,15 @@ def test_figures_show_what_is_promised_and_what_is_claimed(tmp_path):
         assert ">passes before the search<" in (tmp_path / f"search-{data}.svg").read_text()
 
 
+def test_runs_on_words_that_are_three_places_off_are_not_on_the_frontier(points):
+    record = recorded("reproduce-dpis-table3")
+    texts = [entry for entry in record["entries"] if entry["data"] == "imdb"]
+    shifted = [{**entry, "data": "imdb-shifted"} for entry in texts]
+    assert points.ours([{**record, "entries": shifted}], "imdb") == []
+    both = points.ours([{**record, "entries": [*texts, *shifted]}], "imdb")
+    assert both == points.ours([{**record, "entries": texts}], "imdb") != []
+
+
 def test_runs_on_a_part_of_the_records_say_so_and_are_in_no_figure(points):
     pytest.importorskip("matplotlib")
     record = recorded("reproduce-pdsgd-table2")

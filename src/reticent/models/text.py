@@ -4,10 +4,10 @@ From the sequence to the classifier the papers say only that each layer keeps Ke
 (DPIS, section 5.2). Keras' bidirectional LSTM then returns one vector per review: the last state
 of each direction, side by side (32 + 32 values), with no masking of the padding. So does this one.
 
-Two options follow others' code. DPSUR's trains the word vectors, from random ones, and takes the
-mean of all states. And what DPIS prints is reached with word vectors three places off: Keras counts
-words from 1 in its list and from 4 in its reviews, so that a table filled by the list has, for each
-word, the vector of another one of about the same frequency.
+Options follow others' code. DPSUR's trains the word vectors, from random ones, and takes the mean
+of all states. And what DPIS prints is what word vectors three places off give: Keras counts words
+from 1 in its list and from 4 in its reviews, so that a table filled by the list has, for each word,
+the vector of another one of about the same frequency.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ WIDTH = 100
 WORDS = ("frozen", "trained")
 STATES = ("last", "mean")
 
+MARKS = 3  # indexes of padding, of a review's start and of unknown words
 _TABLE_SEED = 20_000_100
 
 
@@ -100,8 +101,8 @@ class BiLSTMClassifier(nn.Module):
             "Without vectors the embedding is a fixed random table (the same for every seed, "
             "index 0 a zero row for padding): good for trying things out, not for the papers' "
             "accuracy, which needs GloVe.",
-            "DPSUR's public code has `words=trained` and `states=mean`; what DPIS prints is "
-            "reached with `offset=3`, as where Keras' index_from was overlooked.",
+            "DPSUR's public code has `words=trained` and `states=mean`; what DPIS prints is about "
+            "what `offset=3` gives, as where Keras' index_from was overlooked.",
             "The last state of each direction goes to the classifier; padding is not masked.",
             "PyTorch's LSTM has two bias vectors where Keras has one: 256 more parameters.",
         ),
@@ -140,15 +141,25 @@ def imdb_bilstm(
             raise OptionError("offset", offset, "is for frozen word vectors: words = frozen")
         embedding = nn.Embedding(len(table), WIDTH)  # all of it is trained, padding's row too
     else:
-        embedding = nn.Embedding.from_pretrained(_moved(table, offset), freeze=True)
+        embedding = nn.Embedding.from_pretrained(_slipped(table, offset), freeze=True)
     return BiLSTMClassifier(embedding, classes=classes, activation=activation, states=states)
 
 
-def _moved(table: Tensor, offset: int) -> Tensor:
-    """A copy, its rows so many places up; none is left for the last words."""
-    if offset >= len(table):
-        raise OptionError("offset", offset, f"must be less than the {len(table)} word indexes")
-    return torch.cat([table[offset:], torch.zeros_like(table[:offset])]).detach()
+def _slipped(table: Tensor, offset: int) -> Tensor:
+    """A copy in which each word has the vector of the one so many places on; the last have none.
+
+    As where Keras' list fills the table: padding has none, and the marks of start and of unknown
+    words, numbered 1 and 2, have those of the two most frequent words.
+    """
+    if not offset:
+        return table.detach().clone()
+    if offset > (most := len(table) - MARKS - 2):
+        works = f"must be at most {max(most, 0)}, of {len(table)} word indexes"
+        raise OptionError("offset", offset, works)
+    moved = torch.zeros_like(table)
+    moved[1:MARKS] = table[MARKS : 2 * MARKS - 1]
+    moved[MARKS : len(table) - offset] = table[MARKS + offset :]
+    return moved.detach()
 
 
 def random_vectors(words: int, width: int = WIDTH) -> Tensor:

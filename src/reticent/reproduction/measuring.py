@@ -17,6 +17,7 @@ import torch
 from reticent import data as datasets
 from reticent.cli.building import NEVER, budget_of, build_model, build_training, run_options
 from reticent.cli.preparing import STATISTICS_FILE, prepare
+from reticent.cli.settings import Settings
 from reticent.data import as_records
 from reticent.errors import CheckpointError, ReticentError
 from reticent.reproduction.checking import absent_features
@@ -49,14 +50,21 @@ def missing_data(job: Job, root: str | None) -> str | None:
         return None  # reading it says what is wrong with it
     info = datasets.lookup(job.settings.data)
     here = datasets.locate(info.name, root=root)
-    what = info.name if here.form == "absent" else f"the word vectors of {info.name}"
-    if here.form != "absent" and (info.vectors is None or here.vectors is not None):
-        return absent_features(job.settings)
-    files = ", ".join(source.file for source in info.sources) or "its files"
+    what, files = info.name, ", ".join(source.file for source in info.sources) or "its files"
+    if here.form != "absent":
+        if info.vectors is None or here.vectors is not None or not _takes_vectors(job.settings):
+            return absent_features(job.settings)
+        what = f"the word vectors of {info.name}"
+        files = f"{info.vectors.name}-{info.vectors.version}.tgz"
     return (
         f"{what}: not in {here.home}. Run `reticent data get {info.name}`, or put {files} into "
         f"{here.home / info.name}; --root names another folder"
     )
+
+
+def _takes_vectors(settings: Settings) -> bool:
+    """Whether public word vectors are used, unless the model trains its own on the words."""
+    return settings.features != "none" or settings.model_options.get("words") != "trained"
 
 
 def measure(

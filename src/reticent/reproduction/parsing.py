@@ -147,21 +147,24 @@ def _data(top: Reader, attacked: bool) -> dict[str, DataSet]:
         if not isinstance(values, dict):
             raise top.refuse(f"data.{name}", values, "must be a table")
         reader = Reader(values, top.source, f"data.{name}")
-        missing = reader.optional("missing", str)
-        title = reader.take("title", str, name)
-        records = reader.optional("records", int)
-        if records is not None and (records < 1 or not attacked):
-            raise reader.refuse(
-                "records", records, "must be at least 1, and is for tables with attacks"
-            )
-        stated = reader.optional("bring", str)
         like = reader.optional("like", str)
         if like is not None and like not in found:
             works = ", ".join(found) or "none yet"
             raise reader.refuse("like", like, f"must be a data set further up: {works}")
+        base = DataSet(name, {}, name) if like is None else found[like]
+        missing = reader.optional("missing", str) or base.missing
+        title = reader.take("title", str, name)
+        records = reader.optional("records", int)
+        records = base.records if records is None else records
+        if records is not None and (records < 1 or not attacked):
+            raise reader.refuse(
+                "records", records, "must be at least 1, and is for tables with attacks"
+            )
+        stated = reader.optional("bring", str) or base.bring
         settings = reader.rest()
-        if like is not None:
-            settings = merged(found[like].settings, settings)
+        if name in datasets.names():
+            settings.setdefault("data", name)
+        settings = merged(base.settings, settings)
         bring = stated or _known_encoder(settings)
         try:
             datasets.lookup(str(settings.setdefault("data", name)))

@@ -143,14 +143,12 @@ def _on_host(work: Callable[[int], None], limit: int | None) -> Piece:
             tallies[size] = tally
         return tallies[size].peak
 
-    def fitting(most: int) -> tuple[int, int]:
-        return largest(measure, limit, most, HOST_SIZES, down=_power_of_two)
-
     try:
-        size, taken = fitting(MOST_ON_HOST)
-        most = _of_small_tensors(tallies)
-        if most < size:
-            size, taken = fitting(most)
+        size, taken = largest(measure, limit, MOST_ON_HOST, HOST_SIZES, down=_power_of_two)
+        if (most := _power_of_two(_of_small_tensors(tallies))) < size:
+            size = most
+            peaks = {tried: tally.peak for tried, tally in tallies.items()}
+            taken = peaks.get(size) or _line(peaks)(size)
     except MemoryShortageError:
         raise
     except Exception:  # the model was tried before: it is the counting that it does not stand
@@ -161,7 +159,12 @@ def _on_host(work: Callable[[int], None], limit: int | None) -> Piece:
 def _of_small_tensors(tallies: Mapping[int, Tally]) -> int:
     """How many records keep each tensor that grows with them within `MOST_IN_A_TENSOR`."""
     low, high = min(tallies), max(tallies)
-    growing = tallies[high].sizes - tallies[low].sizes
+    if low == high:  # which of them grow is not known
+        return MOST_ON_HOST
+    few = tallies[low].sizes
+    growing = [
+        size for size in tallies[high].sizes if size * low % high == 0 and size * low // high in few
+    ]
     return max(MOST_IN_A_TENSOR * high // max(growing, default=1), 1)
 
 
