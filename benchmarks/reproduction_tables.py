@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import reproduction_disagreements
 from frontier_points import up
 from reproduction_waiting import TIMES, attacked, waiting_hours
 from reticent.reproduction.measures import METRICS
@@ -80,6 +81,7 @@ def page(records: Sequence[Record]) -> str:
         *_summary(found),
         *_below(found),
         *_longer(found),
+        *reproduction_disagreements.section(found, WITHIN),
     ]
     for record in found:
         lines += _section(record)
