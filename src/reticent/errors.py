@@ -7,6 +7,8 @@ one type to catch; the command line prints it without a traceback.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -52,6 +54,10 @@ class AccountingError(ReticentError, ValueError):
 
 class CheckpointError(ReticentError):
     """A checkpoint or run folder cannot be read, or belongs to another run."""
+
+
+class ProbeWarning(UserWarning):
+    """Made-up records say that a budget would buy little or nothing."""
 
 
 class DivergenceWarning(UserWarning):
@@ -134,5 +140,30 @@ def one_of(option: str, value: str, choices: Any) -> str:
     """Return `value` if it is among `choices`, else list them."""
     names = [str(choice) for choice in choices]
     if value not in names:
-        raise OptionError(option, value, f"must be one of {', '.join(names)}")
+        raise OptionError(option, value, f"must be one of {among(value, names)}")
     return value
+
+
+# As alike as a slip of the keys leaves a name; `depth` is not meant for `width`.
+_ALIKE = 0.7
+
+
+def meant(value: Any, choices: Iterable[Any]) -> str:
+    """A question to end a message with, where one of the names is close; nothing elsewhere.
+
+    >>> meant("epsilonn", ["epsilon", "delta"]), meant("magic", ["epsilon", "delta"])
+    ('; did you mean epsilon?', '')
+    """
+    names = {str(choice).lower(): str(choice) for choice in choices}
+    near = get_close_matches(str(value).lower(), names, n=1, cutoff=_ALIKE)
+    return f"; did you mean {names[near[0]]}?" if near else ""
+
+
+def among(value: Any, choices: Iterable[Any]) -> str:
+    """All names that would work, and which of them was meant where that is plain.
+
+    >>> among("sclaes", ["scales", "angles"])
+    'scales, angles; did you mean scales?'
+    """
+    names = [str(choice) for choice in choices]
+    return ", ".join(names) + meant(value, names)

@@ -44,6 +44,7 @@ from reticent.data.sampling import BLOCK
 from reticent.errors import BudgetError, OptionError, ReticentError, between, whole
 from reticent.gradients import clipped_sum
 from reticent.gradients.batches import call
+from reticent.gradients.modes import training_mode
 from reticent.methods.base import Method
 
 MOST_DRAWS = 8  # of one release, tried one by one
@@ -123,7 +124,7 @@ def replay(
     for option in ("coins", "device", "folder"):
         if option in options:
             raise OptionError(option, options[option], "a replay has its own; leave it out")
-    double = copy.deepcopy(model).double().train()
+    double = training_mode(copy.deepcopy(model).double())
     loss_fn = options.get("loss_fn") or nn.CrossEntropyLoss()
     longest = MOST_LONGER * releases if method.restores else releases
     key = seed.to_bytes(KEY_BYTES, "little", signed=True)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.loss import _Loss
 
 from reticent.errors import ModelError, ReticentError
-from reticent.gradients.batches import as_one, tensors, vmapped
+from reticent.gradients.batches import as_one, part, tensors, vmapped
 from reticent.gradients.rules.base import NoFastPathError
 
 LossFn = Callable[[Any, Any], Tensor]
@@ -51,13 +52,51 @@ def per_example_losses(loss_fn: LossFn, outputs: Any, targets: Any) -> Tensor:
     except (NoFastPathError, ReticentError):
         raise
     except Exception as error:
-        raise ModelError(
-            f"loss_fn {_name(loss_fn)} cannot be computed example by example with torch.vmap "
-            f"({type(error).__name__}: {error}). Use a loss without data-dependent control flow, "
-            ".item() or writes to outside tensors, such as torch.nn.CrossEntropyLoss()."
-        ) from error
+        raise ModelError(_why_not(loss_fn, outputs, targets, error)) from error
     assert isinstance(losses, Tensor)
     return losses
+
+
+def _why_not(loss_fn: LossFn, outputs: Any, targets: Any, mapped: Exception) -> str:
+    """Why a loss cannot be computed example by example: for itself, or for being mapped."""
+    try:
+        loss_fn(part(outputs, 0, 1), part(targets, 0, 1))
+    except Exception as error:
+        hint = other_targets(loss_fn, outputs, targets)
+        kinds = " and ".join(
+            ", ".join(f"{tuple(leaf.shape[1:])} ({leaf.dtype})" for leaf in tensors(tree))
+            for tree in (outputs, targets)
+        )
+        return (
+            f"loss_fn {_name(loss_fn)} cannot take outputs and targets of shapes {kinds}: "
+            f"{type(error).__name__}: {error}{hint and f'; {hint}'}"
+        )
+    return (
+        f"loss_fn {_name(loss_fn)} cannot be computed example by example with torch.vmap "
+        f"({type(mapped).__name__}: {mapped}). Use a loss without data-dependent control flow, "
+        ".item() or writes to outside tensors, such as torch.nn.CrossEntropyLoss()."
+    )
+
+
+def of_torch(loss_fn: Any) -> bool:
+    """Whether a loss is one of PyTorch's own, of outputs that are one tensor."""
+    return isinstance(loss_fn, _Loss) or getattr(loss_fn, "__module__", "") == F.__name__
+
+
+def other_targets(loss_fn: Any, outputs: Any, targets: Any) -> str:
+    """What to do where a loss of PyTorch is given targets of another kind."""
+    if not isinstance(targets, Tensor) or not isinstance(outputs, Tensor):
+        return ""
+    of_classes = (nn.CrossEntropyLoss, nn.NLLLoss)
+    if isinstance(loss_fn, of_classes) or loss_fn in (F.cross_entropy, F.nll_loss):
+        if targets.is_floating_point():
+            return "it takes the number of a class, by .long(); torch.nn.MSELoss() takes quantities"
+        return "" if targets.dtype == torch.long else "it takes numbers of classes as .long()"
+    if of_torch(loss_fn) and not targets.is_floating_point():
+        return "it takes targets of the outputs' type: .float()"
+    if of_torch(loss_fn) and targets.shape != outputs.shape:
+        return f"give each target the outputs' shape {tuple(outputs.shape[1:])}"
+    return ""
 
 
 def _name(loss_fn: LossFn) -> str:

@@ -38,7 +38,8 @@ def _problem(module: nn.Module) -> str | None:
         return (
             "its statistics mix the examples of a batch. Replace it by "
             f"torch.nn.GroupNorm({gcd(channels, 32)}, {channels}) or call "
-            "reticent.gradients.replace_batchnorm(model)"
+            "reticent.gradients.replace_batchnorm(model); one whose statistics are public stays as "
+            "it is by .eval().requires_grad_(False)"
         )
     if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
         return "its running statistics are taken from the records. Set track_running_stats=False"

@@ -5,16 +5,17 @@ Nothing here is bounded or noisy: what comes out is as private as the records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reticent.errors import DataError, ModelError
 from reticent.gradients import synthetic_like
 from reticent.gradients.batches import call
+from reticent.gradients.modes import evaluated
 
 if TYPE_CHECKING:
     from reticent.training.run import Run
@@ -26,18 +27,6 @@ Losses = Callable[[Tensor, Any, Tensor], Tensor]
 def computing(run: Run, stream: str, piece: int = 0) -> AbstractContextManager[None]:
     """The run's precision, and its secret coins for dropout and the like."""
     return run._computing(stream, 0, piece)
-
-
-@contextmanager
-def evaluated(model: nn.Module) -> Iterator[None]:
-    """The model as whoever asks it sees it: dropout off; every module's own mode comes back."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def gradient(run: Run, indices: Tensor, losses: Losses, stream: str = "model") -> Tensor:

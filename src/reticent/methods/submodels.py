@@ -18,7 +18,8 @@ from torch.utils._pytree import tree_map
 from reticent.gradients import synthetic_like
 from reticent.gradients.batches import arguments, call_with, unwrapped
 from reticent.gradients.losses import per_example_losses
-from reticent.methods.passes import computing, evaluated
+from reticent.gradients.modes import evaluated
+from reticent.methods.passes import computing
 
 if TYPE_CHECKING:
     from reticent.training.run import Run

@@ -14,6 +14,8 @@ from torch import nn
 
 from reticent.data.records import Records, as_records
 from reticent.gradients.batches import call
+from reticent.gradients.modes import evaluated
+from reticent.training.explaining import explained, other_precision, shape_of
 from reticent.training.state import State
 
 Metrics = dict[str, float]
@@ -32,23 +34,21 @@ def evaluate(
     """Mean loss, and accuracy where the outputs are class scores, over all records of `data`."""
     records: Records = as_records(data, device)
     loss_fn = nn.CrossEntropyLoss() if loss_fn is None else loss_fn
-    was_training = model.training
-    model.eval()
     loss_sum, right, classified = 0.0, 0.0, True
-    try:
-        with torch.no_grad():
-            for indices in torch.arange(records.n).split(CHUNK):
-                inputs, targets = records.fetch(indices)
+    with evaluated(model), torch.no_grad():
+        for indices in torch.arange(records.n).split(CHUNK):
+            inputs, targets = records.fetch(indices)
+            what = f"records of shape {shape_of(inputs)} and targets of shape {shape_of(targets)}"
+            who = f"{type(model).__name__} or its loss cannot take"
+            with explained(f"{who} {what}", other_precision(model, inputs)):
                 outputs = call(model, inputs)
                 loss = loss_fn(outputs, targets)
-                mean_reduced = loss.dim() == 0 and getattr(loss_fn, "reduction", "mean") == "mean"
-                loss_sum += float(loss) * len(indices) if mean_reduced else float(loss.sum())
-                if _are_class_scores(outputs, targets):
-                    right += float((outputs.argmax(1) == targets).sum())
-                else:
-                    classified = False
-    finally:
-        model.train(was_training)
+            mean_reduced = loss.dim() == 0 and getattr(loss_fn, "reduction", "mean") == "mean"
+            loss_sum += float(loss) * len(indices) if mean_reduced else float(loss.sum())
+            if _are_class_scores(outputs, targets):
+                right += float((outputs.argmax(1) == targets).sum())
+            else:
+                classified = False
     metrics = {"loss": loss_sum / records.n}
     return {"accuracy": right / records.n, **metrics} if classified else metrics
 
@@ -78,22 +78,17 @@ def class_counts(
         Names and counts, rows by true class; None where the outputs are no class scores.
     """
     records: Records = as_records(data, device)
-    was_training = model.training
-    model.eval()
     counts, size = torch.zeros(0, dtype=torch.long), 0
-    try:
-        with torch.no_grad():
-            for indices in torch.arange(records.n).split(CHUNK):
-                inputs, targets = records.fetch(indices)
-                outputs = call(model, inputs)
-                if not _are_class_scores(outputs, targets):
-                    return None
-                if not size:
-                    size = outputs.shape[1]
-                    counts = torch.zeros(size * size, dtype=torch.long, device=outputs.device)
-                counts += torch.bincount(targets * size + outputs.argmax(1), minlength=size * size)
-    finally:
-        model.train(was_training)
+    with evaluated(model), torch.no_grad():
+        for indices in torch.arange(records.n).split(CHUNK):
+            inputs, targets = records.fetch(indices)
+            outputs = call(model, inputs)
+            if not _are_class_scores(outputs, targets):
+                return None
+            if not size:
+                size = outputs.shape[1]
+                counts = torch.zeros(size * size, dtype=torch.long, device=outputs.device)
+            counts += torch.bincount(targets * size + outputs.argmax(1), minlength=size * size)
     names = list(classes) if len(classes) == size else [str(k) for k in range(size)]
     return {"classes": names, "confusion": counts.view(size, size).tolist()}
 

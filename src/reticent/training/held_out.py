@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reticent.data.records import as_records
+from reticent.gradients.modes import evaluated
 from reticent.training.evaluation import CHUNK, Evaluation, Metrics, evaluate
 from reticent.training.run import LossFn
 from reticent.training.stacking import StackedModels, StackedParameters
@@ -73,13 +74,8 @@ class MappedEvaluation:
     def __call__(self, values: Tensor, rows: list[int]) -> list[Metrics]:
         """The metrics of some rows of the parameters [K, P], with one wait for a device."""
         some = max(self.most // CHUNK, 1)
-        modes = [(module, module.training) for module in self.models.base.modules()]
-        try:
-            self.models.base.eval()
+        with evaluated(self.models.base):
             found = [self._some(values, rows[i : i + some]) for i in range(0, len(rows), some)]
-        finally:
-            for module, mode in modes:
-                module.training = mode
         n, metrics = self.records.n, []
         for loss, right in torch.cat(found).tolist():
             accuracy = {} if math.isnan(right) else {"accuracy": right / n}

@@ -15,6 +15,7 @@ from reticent.data.records import Records
 from reticent.errors import ModelError, OptionError
 from reticent.files import to_json
 from reticent.gradients import Clipping, Flat, rounding, synthetic_like
+from reticent.gradients.modes import training_mode
 from reticent.methods import DPSGD, DPSUR, SGD, Method, NoiseDecay, Quantile, SignAdam, SignSGD
 from reticent.methods.published import PublishedDPSUR
 from reticent.training.besides import Beside
@@ -128,7 +129,7 @@ class Together:
     def prepare(self, jobs: list[Job]) -> tuple[list[Group], list[tuple[Job, Training, str]]]:
         """All trainings, before the first of them spends anything."""
         for job in jobs:
-            job.model.to(self.device).train()
+            training_mode(job.model.to(self.device))
         restores = any(job.options["method"].restores for job in jobs)
         probe(
             jobs[0].model,

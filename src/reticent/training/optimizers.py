@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from reticent.errors import OptionError, between, not_negative, one_of, single
 from reticent.training.parameters import FlatParameters
+from reticent.training.state import SchedulerFactory
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+
 
 # Their update of a coordinate looks at that coordinate alone, so one flat vector will do.
 ELEMENTWISE: tuple[type[Optimizer], ...] = (
@@ -62,37 +65,46 @@ def build_optimizer(
             `model.parameters()`.
         parameters: The model's flat parameters.
     """
-    own = list(parameters.named.values())
+    works = "must be an Optimizer, or a function from parameters to one"
+    if not isinstance(optimizer, Optimizer) and not callable(optimizer):
+        raise OptionError("optimizer", optimizer, works)
     if isinstance(optimizer, Optimizer):
         _refuse_closures(optimizer)
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        stranger = [p for group in optimizer.param_groups for p in group["params"]]
-        stranger = [p for p in stranger if all(p is not q for q in own) and p.requires_grad]
-        if stranger:
-            raise OptionError(
-                "optimizer",
-                type(optimizer).__name__,
-                f"holds {len(stranger)} parameter(s) that are not the model's; make it from "
-                "model.parameters() of the model that is trained",
-            )
-        missing = [name for name, p in parameters.named.items() if id(p) not in held]
-        if missing:
-            raise OptionError(
-                "optimizer",
-                type(optimizer).__name__,
-                f"does not hold the trainable parameter {missing[0]!r}; give it all of them, or "
-                "switch requires_grad off for those that shall stay as they are",
-            )
+        _check_held(optimizer, parameters)
         return _checked(optimizer, parameters)
-    made: Any = optimizer(own)
+    made: Any = optimizer(list(parameters.named.values()))
     if not isinstance(made, Optimizer):
-        raise OptionError(
-            "optimizer", optimizer, "must be an Optimizer, or a function from parameters to one"
-        )
+        raise OptionError("optimizer", optimizer, works)
+    _check_held(made, parameters)
     _refuse_closures(_checked(made, parameters))
     if type(made) in ELEMENTWISE and len(made.param_groups) == 1:
-        return optimizer([parameters.flat])
+        flat = optimizer([parameters.flat])
+        if any(p is parameters.flat for p in flat.param_groups[0]["params"]):
+            return flat  # else it is a function that knows its parameters already
     return made
+
+
+def _check_held(optimizer: Optimizer, parameters: FlatParameters) -> None:
+    """Refuse an optimizer that would leave parameters to themselves, or move others."""
+    own = {id(p) for p in parameters.named.values()}
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    strangers = [p for p in held if id(p) not in own and p.requires_grad]
+    if strangers:
+        raise OptionError(
+            "optimizer",
+            type(optimizer).__name__,
+            f"holds {len(strangers)} parameter(s) that are not the model's; make it from "
+            "model.parameters() of the model that is trained",
+        )
+    holds = {id(p) for p in held}
+    missing = [name for name, p in parameters.named.items() if id(p) not in holds]
+    if missing:
+        raise OptionError(
+            "optimizer",
+            type(optimizer).__name__,
+            f"does not hold the trainable parameter {missing[0]!r}; give it all of them, or "
+            "switch requires_grad off for those that shall stay as they are",
+        )
 
 
 def _checked(optimizer: Optimizer, parameters: FlatParameters) -> Optimizer:
@@ -116,3 +128,27 @@ def _refuse_closures(optimizer: Optimizer) -> None:
         raise OptionError(
             "optimizer", "LBFGS", "evaluates the private loss again and again in one step"
         )
+
+
+def build_scheduler(
+    scheduler: LRScheduler | SchedulerFactory | None, optimizer: Optimizer
+) -> LRScheduler | None:
+    """A scheduler of this optimizer, stepped once per release."""
+    if scheduler is None:
+        return None
+    if not isinstance(scheduler, LRScheduler) and not callable(scheduler):
+        raise OptionError("scheduler", scheduler, "must be a function from the optimizer to one")
+    made = scheduler if isinstance(scheduler, LRScheduler) else scheduler(optimizer)
+    if isinstance(made, ReduceLROnPlateau):
+        raise OptionError(
+            "scheduler",
+            "ReduceLROnPlateau",
+            "follows a loss, which is private; use a schedule that counts releases",
+        )
+    if made.optimizer is not optimizer:
+        raise OptionError(
+            "scheduler",
+            type(made).__name__,
+            "belongs to another optimizer; give a function from the optimizer to a scheduler",
+        )
+    return made

@@ -8,8 +8,7 @@ that falls to the other side of the threshold by rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from reticent.data.records import Batch, Records
 from reticent.errors import TrialsExhaustedError
 from reticent.gradients.batches import call
 from reticent.gradients.losses import LossFn, per_example_losses
+from reticent.gradients.modes import evaluated
 from reticent.methods import DPSUR
 from reticent.methods.published import START_LOSS, PublishedDPSUR
 from reticent.privacy import Sensitive
@@ -44,22 +44,11 @@ class MappedLosses:
     def means(self, trained: dict[str, Tensor], batch: Batch, valid: Tensor, piece: int) -> Tensor:
         """The mean loss [K] of each model's examples; 0 where it has none."""
         total = torch.zeros(len(valid), dtype=torch.float64, device=valid.device)
-        with _evaluated(self.models.base):
+        with evaluated(self.models.base):
             for x, y, counted in pieces_of(batch, valid, piece):
                 losses = self._each(trained, self.models.fixed, x, y).double()
                 total += torch.where(counted, losses, 0.0).sum(1)
         return total / valid.sum(1).clamp(min=1)
-
-
-@contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def losses_differ(sums: StackedGradients, models: Sequence[nn.Module], records: Records) -> str:
@@ -80,7 +69,7 @@ def losses_differ(sums: StackedGradients, models: Sequence[nn.Module], records: 
         said = str(error).split("\n")[0]
         return f"losses cannot be mapped over models ({type(error).__name__}: {said})"
     for k in {0, len(models) - 1}:
-        with torch.no_grad(), _evaluated(models[k]):
+        with torch.no_grad(), evaluated(models[k]):
             alone = per_example_losses(sums.loss_fn, call(models[k], inputs), targets).mean()
         if not torch.allclose(found[k].float(), alone.float(), rtol=1e-2, atol=1e-4):
             return "losses are something else when they are mapped over models"

@@ -24,6 +24,7 @@ from reticent.data.transfer import free_memory
 from reticent.errors import OptionError, between, one_of, positive, whole
 from reticent.gradients.batches import call, trainable
 from reticent.gradients.losses import per_example_losses
+from reticent.gradients.modes import modes_of, put_back, training_mode
 from reticent.methods import DPSGD
 from reticent.methods.base import Price
 from reticent.privacy import NonPrivate
@@ -160,9 +161,9 @@ def train_together(
     loss_fn = nn.CrossEntropyLoss() if loss_fn is None else loss_fn
     if isinstance(loss_fn, nn.Module):
         loss_fn = loss_fn.to(chosen)
-    modes = [model.training for model in models]
+    modes = [modes_of(model) for model in models]
     for model in models:
-        model.to(chosen).train()
+        training_mode(model.to(chosen))
     try:
         probe(models[0], loss_fn, records)
         check_optimizer(optimizer, models[0])
@@ -187,8 +188,8 @@ def train_together(
         )
         _make_steps(state, work, steps, on_step)
     except BaseException:
-        for model, mode in zip(models, modes, strict=True):
-            model.train(mode)
+        for own in modes:
+            put_back(own)
         raise
     averaged = state.average is not None and state.average.count > 0
     parameters.hand_back(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from reticent.coins import Coins
 from reticent.data.records import Records, as_records
@@ -24,19 +25,25 @@ from reticent.errors import (
 )
 from reticent.files import check_folder, to_json
 from reticent.gradients import rounding
+from reticent.gradients.modes import modes_of, put_back, training_mode
 from reticent.gradients.rounding import check_precision
 from reticent.methods.base import Method
 from reticent.privacy import Budget, Ledger, delta_note
 from reticent.training.checkpoint import CHECKPOINT, read_checkpoint
 from reticent.training.diverged import in_words
 from reticent.training.evaluation import Evaluation
+from reticent.training.ledgers import check_continued, open_ledger
 from reticent.training.loop import Release, Training
 from reticent.training.memory import Piece, choose_microbatch
 from reticent.training.norms_seen import NormsSeen
-from reticent.training.optimizers import OptimizerFactory, build_optimizer
+from reticent.training.optimizers import (
+    OptimizerFactory,
+    build_optimizer,
+    build_scheduler,
+)
 from reticent.training.parameters import FlatParameters
 from reticent.training.planning import plan
-from reticent.training.probe import probe
+from reticent.training.probe import check_model, probe
 from reticent.training.restoring import check_restorable
 from reticent.training.result import MODEL_FILE, RUN_FILE, Result
 from reticent.training.run import LossFn, Run
@@ -140,6 +147,7 @@ def run(
             `class_counts` of held-out records.
         config: Public facts to be kept in `run.json`.
     """
+    check_model(model)
     chosen = pick_device(device)
     check_precision(precision, chosen)
     not_negative("checkpoint_every", checkpoint_every)
@@ -153,8 +161,8 @@ def run(
     if isinstance(loss_fn, nn.Module):
         loss_fn = loss_fn.to(chosen)
     records = as_records(data, chosen, data_on)
-    mode = model.training
-    model.to(chosen).train()
+    modes = modes_of(model)
+    training_mode(model.to(chosen))
 
     def piece_for(settled: Method) -> Piece:
         piece = _piece(microbatch, saved)
@@ -191,13 +199,13 @@ def run(
             checkpoint_every=checkpoint_every,
         )
     except BaseException:
-        model.train(mode)
+        put_back(modes)
         raise
     training.held_out = held_out
     if private_diagnostics:
         training.run.diagnostics, training.run.norms_seen = [], NormsSeen()
     if saved is not None:
-        _check_continued(ledger, training.run.conduct.before, saved)
+        check_continued(ledger, training.run.conduct.before, saved)
         training.resume(saved)
     elif folder is not None:
         for name in (RUN_FILE, MODEL_FILE, CHECKPOINT):  # and nothing else that lies there
@@ -236,7 +244,7 @@ def assemble(
     The options are those of `run`; `piece_for` says how many records go through at once.
     """
     nominal = records.n if n is None else whole("n", n)
-    opened = _open_ledger(ledger, budget)
+    opened = open_ledger(ledger, budget)
     coins = Coins.fresh() if coins is None else coins
     large = None if budget is None else delta_note(budget.delta, nominal)
     for note, applies in ((PUBLIC_SIZE_NOTE, n is None), (SEEDED_NOTE, coins.seeded)):
@@ -253,7 +261,7 @@ def assemble(
     state = State(
         parameters,
         made,
-        _scheduler(scheduler, made),
+        build_scheduler(scheduler, made),
         None if average is None else WeightAverage(average, parameters.values),
     )
     if method.restores:
@@ -344,53 +352,13 @@ def train(
         >>> result.epsilon <= 3
         True
     """
+    for name in options.keys() - _OPTIONS:
+        hint = "; the loss is loss_fn" if name in ("loss", "criterion") else ""
+        raise TypeError(f"train() got an unexpected keyword argument {name!r}{hint}")
     result = run(model, data, **options).finish(on_release)
     if result.diverged is not None:
         warnings.warn(in_words(result.diverged), DivergenceWarning, stacklevel=2)
     return result
 
 
-def _open_ledger(ledger: Ledger | None, budget: Budget | None) -> Ledger:
-    if ledger is None:
-        return Ledger(budget)
-    if ledger.budget != budget:
-        raise OptionError("ledger", ledger.budget, f"was opened for another budget than {budget}")
-    return ledger
-
-
-def _check_continued(
-    given: Ledger | None, paid: list[dict[str, Any]], saved: dict[str, Any]
-) -> None:
-    """What was paid before the run must be what its checkpoint says of that."""
-    conduct = saved.get("conduct")
-    then = conduct.get("paid_before") if isinstance(conduct, dict) else None
-    if given is None or not isinstance(then, list):
-        return
-    for line in (*paid, *then):
-        if line not in paid or line not in then:
-            has, lacks = ("ledger", "checkpoint") if line in paid else ("checkpoint", "ledger")
-            raise CheckpointError(
-                f"the {has} has {line['count']} of {line['purpose']!r} as paid before the run, the "
-                f"{lacks} has not: give the ledger as it was when the run began"
-            )
-
-
-def _scheduler(
-    scheduler: LRScheduler | SchedulerFactory | None, optimizer: Optimizer
-) -> LRScheduler | None:
-    if scheduler is None:
-        return None
-    made = scheduler if isinstance(scheduler, LRScheduler) else scheduler(optimizer)
-    if isinstance(made, ReduceLROnPlateau):
-        raise OptionError(
-            "scheduler",
-            "ReduceLROnPlateau",
-            "follows a loss, which is private; use a schedule that counts releases",
-        )
-    if made.optimizer is not optimizer:
-        raise OptionError(
-            "scheduler",
-            type(made).__name__,
-            "belongs to another optimizer; give a function from the optimizer to a scheduler",
-        )
-    return made
+_OPTIONS = frozenset(inspect.signature(run).parameters)
