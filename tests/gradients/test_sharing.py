@@ -122,3 +122,38 @@ def test_a_custom_module_that_registers_a_layer_twice():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), Aliased(nn.Linear(4, 4)), nn.Linear(4, 3)).double()
     agrees(model, CE, *rows())
+
+
+class Translator(nn.Module):
+    """Source, target and output share one table; each embedding has a padding token of its own."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.source = nn.Embedding(11, 5, padding_idx=first)
+        self.target = nn.Embedding(11, 5, padding_idx=second)
+        self.out = nn.Linear(5, 11, bias=False)
+        self.target.weight = self.out.weight = self.source.weight
+        with torch.no_grad():
+            self.out.weight.mul_(0.05)
+            self.out.weight[1:] *= 3
+
+    def forward(self, source, target):
+        return self.out(torch.tanh(self.source(source).mean(1) + self.target(target).mean(1)))
+
+
+@pytest.mark.parametrize("padding", [(0, None), (None, 0), (0, 1), (0, 0), (None, None)], ids=str)
+def test_tied_tables_with_padding_of_their_own(padding):
+    torch.manual_seed(1)
+    model = Translator(*padding)
+    inputs = torch.randint(0, 3, (9, 4)), torch.randint(0, 3, (9, 4))
+    inputs[0][0], inputs[1][0] = 0, 0  # nothing but what one of them takes for padding
+    targets = torch.randint(0, 11, (9,))
+    loss = nn.CrossEntropyLoss()
+    fast = clipped_sum(model, loss, inputs, targets, 1e-3, path="fast")
+    slow = clipped_sum(model, loss, inputs, targets, 1e-3, path="reference")
+    assert torch.allclose(fast.norms, slow.norms, rtol=1e-4)
+    assert torch.allclose(fast.flat(), slow.flat(), rtol=1e-3, atol=1e-9)
+    for i in range(9):
+        one = [part[i : i + 1] for part in inputs]
+        alone = clipped_sum(model, loss, tuple(one), targets[i : i + 1], 1e-3)
+        assert float(alone.flat().norm()) <= 1e-3

@@ -162,7 +162,7 @@ def test_pieces_on_a_cpu_keep_tensors_small(monkeypatch):
 
     assert chosen().microbatch == 512
     bytes_of = {}
-    for limit in (600, 5_000, 15_000):  # all but the first are less than the table of words
+    for limit in (1_200, 10_000, 26_000):  # all of them are less than the table of words
         monkeypatch.setattr(memory, "MOST_IN_A_TENSOR", limit)
         count = chosen().microbatch
         bytes_of[count] = chosen().bytes
@@ -183,7 +183,7 @@ def test_a_tensor_as_large_as_a_weight_grows_all_the_same(monkeypatch):
         net = nn.Sequential(nn.Linear(inputs, 500), nn.ReLU(), nn.Linear(500, 2))
         records = as_records((torch.randn(40, inputs), torch.zeros(40, dtype=torch.long)))
         found.append(choose_microbatch(net, loss, records, rt.DPSGD(batch=30), CPU).microbatch)
-    assert found == [64, 64, 64]
+    assert found == [32, 32, 32]  # products of a linear layer are in double precision
 
 
 def test_choosing_leaves_no_trace():

@@ -22,7 +22,7 @@ from reticent.gradients.plans import Plan, by_group, clip_factors, weighted
 from reticent.gradients.recording import Unit, find_units
 from reticent.gradients.reference import reference_gradients
 from reticent.gradients.rules.base import NoFastPathError
-from reticent.gradients.sums import ClippedSum, accumulators, sum_dtype
+from reticent.gradients.sums import ClippedSum, accumulators, sum_dtype, wide_room
 from reticent.gradients.validation import validate
 
 
@@ -131,11 +131,13 @@ def clipped_sums(
     *,
     path: str = "auto",
     microbatch: int | None = None,
+    wide: bool = False,
 ) -> list[ClippedSum]:
     """Several sums from one pass: of the first `sizes[0]` examples, of the next `sizes[1]`, ...
 
     Each is what `clipped_sum` gives for its part, up to rounding: an example's gradient does not
-    depend on what else is in the batch. Small models take about as long for all as for one.
+    depend on what else is in the batch. Small models take about as long for all as for one. With
+    `wide` they are in double precision.
     """
     if sum(sizes) != batch_size(inputs, targets):
         raise OptionError("sizes", list(sizes), f"must add up to {batch_size(inputs, targets)}")
@@ -148,7 +150,7 @@ def clipped_sums(
         path=path,
         microbatch=microbatch,
         mask=None,
-        out=[None] * len(sizes),
+        out=[wide_room(trainable(model)) if wide else None for _ in sizes],
         sizes=list(sizes),
     )
 
@@ -269,12 +271,15 @@ def _reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One microbatch by the reference path: norms, losses, which are left out."""
     grads, losses = reference_gradients(plan.model, plan.loss_fn, inputs, targets)
-    with torch.no_grad():
+    # what layers may be rounded to, norms and sums must not be
+    with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
         wide = {name: grads.pop(name).to(plan.dtype) for name in list(grads)}
-        squared = by_group(plan, {n: g.flatten(1).square().sum(1) for n, g in wide.items()}, losses)
+        rows = {name: grad.reshape(len(grad), -1) for name, grad in wide.items()}
+        squared = by_group(plan, {n: row.square().sum(1) for n, row in rows.items()}, losses)
         least = plan.least_from(start, len(losses))
         factors, norms, left_out = clip_factors(plan, squared, losses, valid, least=least)
         for sums, these in plan.parts(start, len(losses)):
-            for name, grad in wide.items():
-                sums[name].add_(weighted(grad[these], factors[plan.groups[name]][these]))
+            for name, row in rows.items():
+                total = weighted(row[these], factors[plan.groups[name]][these])
+                sums[name].add_(total.view(sums[name].shape))
     return norms, losses, left_out

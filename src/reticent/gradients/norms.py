@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reticent.gradients.rules.base import Grads, Use, per_position, squares
-from reticent.gradients.rules.embedding import EMBEDDING, tokens_and_grads
+from reticent.gradients.rules.embedding import EMBEDDING, table_squares, tokens_and_grads
 from reticent.gradients.rules.linear import LINEAR
 
 # Written-out gradients up to this many bytes in all are kept between norms and sums.
@@ -140,8 +140,8 @@ def _tied(embeddings: list[Use], heads: list[Use]) -> Tensor:
     x, p = (per_position(t) for t in joined)
     picked = p.gather(2, tokens.unsqueeze(1).expand(-1, p.shape[1], -1))
     cross = (picked * (x @ h.mT)).sum((1, 2))
-    # the padding token's gradients are zeroed already, so any of the modules will do
-    table = EMBEDDING.squared_norms(embeddings[0].module, tokens, h, ("weight",))["weight"]
+    # each module's padding token is silent already, and may be another one's word
+    table = table_squares(tokens, h)
     head = LINEAR.squared_norms(heads[0].module, x, p, ("weight",))["weight"]
     return (table + head + 2 * cross).clamp(min=0)
 

@@ -13,6 +13,9 @@ from reticent.gradients.clipping import Clipping
 from reticent.gradients.losses import LossFn
 from reticent.gradients.rules.base import all_known, in_memory
 
+# Rows of so many numbers are added up in double precision; of longer ones so many at once.
+SHORT, FEW = 1024, 16
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -83,6 +86,23 @@ def by_group(plan: Plan, norms: dict[str, Tensor], losses: Tensor) -> list[Tenso
     return [torch.stack(each).sum(0) if each else zero for each in found]
 
 
+def added_up(factors: Tensor, rows: Tensor) -> Tensor:
+    """Σ_b factors_b rows_b of [..., B] and [..., B, P], so that rounding hardly grows with B.
+
+    A record more rounds the sum of all others anew, and no clip bounds that: short rows are added
+    up in double precision, long ones on a CPU by few in single precision and then in double.
+    """
+    if rows.shape[-1] <= SHORT:
+        return (factors.double().unsqueeze(-2) @ rows.double()).squeeze(-2)
+    if rows.device.type != "cpu" or rows.shape[-2] <= FEW:
+        return (factors.unsqueeze(-2) @ rows).squeeze(-2)
+    even = rows.shape[-2] - rows.shape[-2] % FEW
+    some = factors[..., :even].unflatten(-1, (-1, 1, FEW))
+    parts = some @ rows[..., :even, :].unflatten(-2, (-1, FEW))
+    total = parts.sum((-3, -2), dtype=torch.float64)
+    return total + added_up(factors[..., even:], rows[..., even:, :])
+
+
 def weighted(grads: Tensor, factors: Tensor) -> Tensor:
     """Σ_b factor_b grads_b; a factor of 0 silences even NaN. Not needed any more: `grads`."""
     turned = in_memory(grads)
@@ -93,7 +113,7 @@ def weighted(grads: Tensor, factors: Tensor) -> Tensor:
         kernels.zero_rows(flat, factors)
     elif not all_known(keep):
         flat = torch.where(keep.unsqueeze(1), flat, 0.0)
-    total = (factors @ flat).view(turned.shape[1:])
+    total = added_up(factors, flat).view(turned.shape[1:])
     if turned is grads:
         return total
     order = sorted(range(1, grads.ndim), key=lambda d: grads.stride(d), reverse=True)

@@ -16,7 +16,7 @@ from reticent.gradients.clipping import Clipping, as_clipping
 from reticent.gradients.engine import bounds_of, clipped_sum, summed
 from reticent.gradients.isolating import changed_by, device_of, plain_settings
 from reticent.gradients.losses import LossFn, per_example_losses
-from reticent.gradients.sums import ClippedSum, accumulators
+from reticent.gradients.sums import ClippedSum, accumulators, wide_room
 
 
 def state_of(model: nn.Module) -> tuple[tuple[Hashable, ...], list[Tensor]]:
@@ -107,7 +107,8 @@ class RepeatedSum(_Repeated):
     On a CUDA device each shape of batch is recorded as a graph and replayed, which takes the host
     out of the way; elsewhere, and for models that cannot be recorded (`.reason` says why), this is
     `clipped_sum`. Bounds may change from call to call. Batches of many sizes should be padded to a
-    few, with a `mask`.
+    few, with a `mask`. With `wide` sums are double precision: where many pieces are added up, one
+    record more would round each of them anew.
 
     >>> import torch
     >>> model = torch.nn.Linear(3, 2)
@@ -124,10 +125,12 @@ class RepeatedSum(_Repeated):
         clip: float | Clipping = 1.0,
         *,
         path: str = "auto",
+        wide: bool = False,
     ) -> None:
         super().__init__(model, loss_fn)
         self.clip = clip
         self.path = path
+        self.wide = wide
         self._bounds: tuple[Any, Tensor] | None = None
         self._last: bool | None = None  # whether images are given channels last; not known yet
         self._taken = ("fast", "")
@@ -156,6 +159,7 @@ class RepeatedSum(_Repeated):
                 path=self.path,
                 mask=mask,
                 least=least,
+                out=wide_room(trainable(self.model)) if self.wide else None,
             )
         leaves, spec = tree_flatten((inputs, targets))
         parameters, device = self._parameters, leaves[0].device
@@ -203,8 +207,8 @@ class RepeatedSum(_Repeated):
             leaves, (mask, bounds, *extra) = tensors[: spec.num_leaves], tensors[spec.num_leaves :]
             inputs, targets = tree_unflatten(list(leaves), spec)
             inputs = layouts.channels_last(inputs) if self._last else inputs
-            count = sum(p.numel() for p in self._parameters.values())
-            flat = torch.zeros(count, dtype=bounds.dtype, device=mask.device)
+            flat = wide_room(self._parameters)
+            flat = flat if self.wide else flat.to(bounds.dtype)
             total = summed(
                 self.model,
                 self.loss_fn,

@@ -53,6 +53,13 @@ def sum_dtype(parameter: Tensor) -> torch.dtype:
     return torch.float32 if half else parameter.dtype
 
 
+def wide_room(parameters: dict[str, Tensor]) -> Tensor:
+    """A flat buffer for a sum in double precision."""
+    count = sum(p.numel() for p in parameters.values())
+    device = next((p.device for p in parameters.values()), None)
+    return torch.zeros(count, dtype=torch.float64, device=device)
+
+
 def accumulators(parameters: dict[str, Tensor], out: Tensor | None) -> dict[str, Tensor]:
     """Where the sums go: fresh zeros, or views into the flat buffer `out`."""
     if out is None:

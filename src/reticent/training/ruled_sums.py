@@ -24,7 +24,7 @@ from reticent.gradients.batches import call, trainable
 from reticent.gradients.capturing import Captured
 from reticent.gradients.losses import LossFn, per_example_losses
 from reticent.gradients.norms import squared_norms
-from reticent.gradients.plans import Plan, by_group, clip_factors
+from reticent.gradients.plans import Plan, added_up, by_group, clip_factors
 from reticent.gradients.recording import Unit, find_units
 from reticent.gradients.rules.base import CompositeRule, NoFastPathError, Target, Use, per_position
 from reticent.gradients.rules.generic import GENERIC
@@ -238,15 +238,16 @@ class RuledSums:
             kept = use.kept.pop(role).flatten(1)
             # 0 times NaN is NaN
             kept = torch.where((factors > 0).unsqueeze(1), kept, 0.0)
-            scaled = factors.to(kept.dtype).view(models, 1, -1) @ kept.view(
-                models, -1, kept.shape[1]
-            )
-            self._place(total, use, role).add_(scaled.squeeze(1))
+            each = factors.to(kept.dtype).view(models, -1)
+            scaled = added_up(each, kept.view(models, -1, kept.shape[1]))
+            self._place(total, use, role).add_(scaled)
         if not rest:
             return
         x, g = use.operands()
         x, g = use.rule.prepared(use.module, x, g, factors.to(g.dtype), rest, False)
         if use.rule is LINEAR:
+            if x.ndim == 2:  # as the rule itself does
+                x, g = x.double(), g.double()
             x, g = (per_position(t).unflatten(0, (models, -1)).flatten(1, 2) for t in (x, g))
             for role in rest:
                 found = g.mT @ x if role == "weight" else g.sum(1)

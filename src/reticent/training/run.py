@@ -106,7 +106,7 @@ class Run(Unclipped):
         self.microbatch = microbatch
         self.path = path
         self.precision = precision
-        self._sums = gradients.RepeatedSum(model, loss_fn, path=path)
+        self._sums = gradients.RepeatedSum(model, loss_fn, path=path, wide=True)
         self._losses = gradients.RepeatedLosses(model, loss_fn)
         self.release = 0
         self.trial = 0
@@ -204,7 +204,14 @@ class Run(Unclipped):
         inputs, targets = self.records.fetch(drawn)
         with self._computing("model", 0, 0):
             sums = gradients.clipped_sums(
-                self.model, self.loss_fn, inputs, targets, clipping, sizes, path=self.path
+                self.model,
+                self.loss_fn,
+                inputs,
+                targets,
+                clipping,
+                sizes,
+                path=self.path,
+                wide=True,
             )
         return [
             self._seen(

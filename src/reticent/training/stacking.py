@@ -22,6 +22,7 @@ from reticent.gradients.batches import arguments, as_one, slots, trainable, unwr
 from reticent.gradients.engine import bounds_of
 from reticent.gradients.kernels import MOST_EXAMPLES
 from reticent.gradients.losses import LossFn, per_example_losses
+from reticent.gradients.plans import added_up
 from reticent.gradients.rules.base import NoFastPathError
 from reticent.training.parameters import FlatParameters
 from reticent.training.ruled_sums import RuledSums, ruled
@@ -245,6 +246,18 @@ class StackedGradients:
         """One piece, by writing every example's gradient out."""
         with sdpa_kernel(SDPBackend.MATH):  # fused attention has no batching rule
             grads, losses = self._each(trained, self.models.fixed, x, y)
+        # what layers may be rounded to, norms and sums must not be
+        with torch.autocast(total.device.type, enabled=False):
+            self._add(total, grads, losses, counted, bounds)
+
+    def _add(
+        self,
+        total: Tensor,
+        grads: dict[str, Tensor],
+        losses: Tensor,
+        counted: Tensor,
+        bounds: Tensor,
+    ) -> None:
         wide = {name: grads.pop(name).to(self.dtype).flatten(2) for name in list(grads)}
         squared = torch.stack([g.square().sum(2) for g in wide.values()]).sum(0)
         finite = squared.isfinite() & losses.isfinite()
@@ -254,7 +267,7 @@ class StackedGradients:
         clean = finite.device.type == "cpu" and bool(finite.all())
         for name, values in wide.items():
             kept = values if clean else torch.where(finite.unsqueeze(2), values, 0.0)
-            total[:, self.parameters.spans[name]] += (factors.unsqueeze(1) @ kept).squeeze(1)
+            total[:, self.parameters.spans[name]] += added_up(factors, kept)
 
 
 def pieces_of(batch: Batch, valid: Tensor, piece: int) -> list[tuple[Any, Any, Tensor]]:

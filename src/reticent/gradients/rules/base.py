@@ -24,6 +24,8 @@ Grads = dict[str, Tensor]
 # Numbers in one intermediate result: what a CPU's cache holds, and what any device can spare.
 CACHED = 2**20
 AT_ONCE = 2**26
+# Numbers that are squared and added one after the other, within a rounding error of 1e-6.
+IN_A_ROW = 1024
 
 
 class NoFastPathError(Exception):
@@ -373,7 +375,17 @@ def all_known(keep: Tensor) -> bool:
 
 def sizes(values: Tensor) -> Tensor:
     """Norms [B] of [B, ...], reading once, in whatever order they lie in memory."""
-    return torch.linalg.vector_norm(in_memory(values).flatten(1), dim=1)
+    return _norms(in_memory(values).flatten(1))
+
+
+def _norms(rows: Tensor) -> Tensor:
+    """On a CPU squares are added one after the other: of 10⁷ equal ones that loses 1 %."""
+    if rows.device.type != "cpu" or rows.shape[1] <= IN_A_ROW:
+        return torch.linalg.vector_norm(rows, dim=1)
+    even = rows.shape[1] - rows.shape[1] % IN_A_ROW
+    parts = torch.linalg.vector_norm(rows[:, :even].unflatten(1, (-1, IN_A_ROW)), dim=2)
+    rest = torch.linalg.vector_norm(rows[:, even:], dim=1, keepdim=True)
+    return _norms(torch.cat([parts, rest], 1))
 
 
 def squares(grads: Tensor) -> Tensor:

@@ -26,6 +26,21 @@ def tokens_and_grads(module: nn.Module, x: Tensor, g: Tensor) -> tuple[Tensor, T
     return tokens, grads
 
 
+def table_squares(tokens: Tensor, grads: Tensor) -> Tensor:
+    """Squared norms [B] of the tables Σ_t e(token_t) grad_tᵀ; tokens [B, T], grads [B, T, D]."""
+    batch, length = tokens.shape
+    if length == 1:
+        return grads.square().sum((1, 2))
+    ordered, order = tokens.sort(1)
+    fresh = torch.zeros_like(ordered)
+    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    first = torch.arange(batch, device=tokens.device).unsqueeze(1) * length
+    segment = torch.empty_like(order).scatter_(1, order, fresh.cumsum(1) + first)
+    sums = grads.new_zeros(batch * length, grads.shape[-1])
+    sums.index_add_(0, segment.reshape(-1), grads.reshape(-1, grads.shape[-1]))
+    return sums.view(batch, -1).square().sum(1)
+
+
 class EmbeddingRule(Rule):
     """x is [B, ...] of token numbers, g is [B, ..., D]."""
 
@@ -42,18 +57,7 @@ class EmbeddingRule(Rule):
         self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]
     ) -> Grads:
         """Segment sums of equal tokens, squared."""
-        tokens, grads = tokens_and_grads(module, x, g)
-        batch, length = tokens.shape
-        if length == 1:
-            return {"weight": grads.square().sum((1, 2))}
-        ordered, order = tokens.sort(1)
-        fresh = torch.zeros_like(ordered)
-        fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-        first = torch.arange(batch, device=x.device).unsqueeze(1) * length
-        segment = torch.empty_like(order).scatter_(1, order, fresh.cumsum(1) + first)
-        sums = grads.new_zeros(batch * length, grads.shape[-1])
-        sums.index_add_(0, segment.reshape(-1), grads.reshape(-1, grads.shape[-1]))
-        return {"weight": sums.view(batch, -1).square().sum(1)}
+        return {"weight": table_squares(*tokens_and_grads(module, x, g))}
 
     def mass(self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]) -> Grads:
         """Σ_t ‖g_t‖."""

@@ -76,6 +76,16 @@ def writing_is_cheaper(positions: int, inner: int, outer: int) -> bool:
     return 2 * positions**2 >= written or positions * (inner + outer) > 2 * written
 
 
+def _wide_product(rows: Tensor, inputs: Tensor) -> Tensor:
+    """rowsᵀ inputs in double precision, a part of the examples at a time."""
+    total: Tensor | None = None
+    for a, b in pieces(inputs, rows, inputs.shape[1] + rows.shape[1]):
+        part = b.double().mT @ a.double()
+        total = part if total is None else total.add_(part)
+    assert total is not None
+    return total
+
+
 class LinearRule(Rule):
     """x is [B, ..., in], g is [B, ..., out]."""
 
@@ -158,13 +168,19 @@ class LinearRule(Rule):
     def weighted_sum(
         self, module: nn.Module, x: Tensor, g: Tensor, roles: Collection[str]
     ) -> Grads:
-        """The ordinary weight gradient."""
-        rows = g.flatten(0, -2)
+        """The ordinary weight gradient.
+
+        With one position for each example it is added up in double precision, which takes little
+        beside the passes: batches of linear models are large, up to all records, and in single
+        precision each record would round the sum of all others anew.
+        """
+        rows, inputs = g.flatten(0, -2), x.flatten(0, -2)
+        one = len(rows) == len(g)
         grads: Grads = {}
         if "weight" in roles:
-            grads["weight"] = rows.mT @ x.flatten(0, -2)
+            grads["weight"] = _wide_product(rows, inputs) if one else rows.mT @ inputs
         if "bias" in roles:
-            grads["bias"] = rows.sum(0)
+            grads["bias"] = rows.sum(0, dtype=torch.float64 if one else rows.dtype)
         return grads
 
     def concatenate(
