@@ -127,10 +127,12 @@ def test_a_search_is_added_up_and_warned_of():
     with pytest.warns(PrivacyWarning, match="fit number 5"):
         search.fit(X, y)
     best = search.best_estimator_
-    # two fits each on folds and one on all rows, each of μ² = T/σ², which add up
+    # two fits each on folds and one on all rows, which was chosen by their scores: ε add up
     alone = {t: quick(steps=t, delta=1e-5).fit(X, y).result_.method["noise"] for t in (2, 3)}
-    squares = {t: t / sigma**2 for t, sigma in alone.items()}
-    exact = gaussian_epsilon(math.sqrt(2 * sum(squares.values()) + squares[best.steps]), 1e-5)
+    exact = sum(
+        gaussian_epsilon(math.sqrt(t) / alone[t], 1e-5 / (k * (k + 1)))
+        for k, t in enumerate([2, 2, 3, 3, best.steps], start=1)
+    )
     assert exact <= best.total_epsilon_ == pytest.approx(exact, rel=5e-3)
     assert best.total_epsilon_ > 2 * best.epsilon_
 
@@ -150,8 +152,8 @@ def test_spending_of_several_classifiers():
     a, b = quick(delta=1e-4, insecure_coins=1), quick(delta=1e-5, insecure_coins=2)
     a.fit(X, y), b.fit(X, y)
     assert a.total_epsilon_ == a.epsilon_
-    mu = math.hypot(*(math.sqrt(5) / one.result_.method["noise"] for one in (a, b)))
-    exact = gaussian_epsilon(mu, 1e-5)  # the smaller δ
+    each = [math.sqrt(5) / one.result_.method["noise"] for one in (a, b)]
+    exact = sum(gaussian_epsilon(mu, 1e-5 / k) for mu, k in zip(each, (2, 6), strict=True))
     assert exact <= spent_together(a, b) == pytest.approx(exact, rel=5e-3)
     assert spent_together(a, a, b) == spent_together(a, b)
     assert spent_together(a, b, delta=1e-3) < spent_together(a, b)

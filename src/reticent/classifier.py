@@ -297,8 +297,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def total_epsilon_(self) -> float:
         """ε, at `delta_`, of all fits of this classifier and its clones in this process.
 
-        All are counted as if on the same rows. Infinite if copies were sent to other processes:
-        what they were fitted on is not known here.
+        All are counted as if on the same rows, and each as if it was chosen by what those before
+        gave. Infinite if copies were sent to other processes: what they were fitted on is not known
+        here.
         """
         check_is_fitted(self, "result_")
         return spent_together(self)

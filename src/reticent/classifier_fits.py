@@ -37,14 +37,15 @@ class Fits:
 def spent_together(*classifiers: PrivateClassifier, delta: float | None = None) -> float:
     """An upper bound on ε at `delta` of all fits of these classifiers and of their clones.
 
-    All are counted as if on the same rows. By default δ is the smallest of theirs.
+    All are counted as if on the same rows, and as if the settings of each followed from those
+    before: a search chooses that way. By default δ is the smallest of theirs.
 
     Example:
         >>> import numpy as np
         >>> from reticent.classifier import PrivateClassifier
         >>> X, y = np.eye(20)[:, :3], np.arange(20) % 2
         >>> a, b = (PrivateClassifier(classes=[0, 1], steps=2).fit(X, y) for _ in range(2))
-        >>> a.epsilon_ < spent_together(a, b) < a.epsilon_ + b.epsilon_
+        >>> a.epsilon_ + b.epsilon_ < spent_together(a, b) < 1.5 * (a.epsilon_ + b.epsilon_)
         True
     """
     from sklearn.utils.validation import check_is_fitted  # here: it takes a second to import

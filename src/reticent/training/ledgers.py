@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reticent.errors import CheckpointError, OptionError
+from reticent.features.standardising import MEANS, VARIANCES
 from reticent.privacy import Budget, Ledger
 
 
@@ -15,6 +16,11 @@ def open_ledger(ledger: Ledger | None, budget: Budget | None) -> Ledger:
     if ledger.budget != budget:
         raise OptionError("ledger", ledger.budget, f"was opened for another budget than {budget}")
     return ledger
+
+
+def paid_for_others(ledger: Ledger) -> bool:
+    """Whether releases were paid that are no statistics of inputs, which are planned with a run."""
+    return any(entry.purpose not in (MEANS, VARIANCES) for entry in ledger.entries)
 
 
 def check_continued(

@@ -171,18 +171,41 @@ def train_many(
     return _finish(groups, alone, on_step)
 
 
-def together_epsilon(results: Sequence[Result], delta: float) -> float:
+def together_epsilon(
+    results: Sequence[Result], delta: float, *, planned: bool | None = None
+) -> float:
     """An upper bound on ε at `delta` of publishing all these models, trained on the same records.
 
-    The charges of all ledgers composed. It holds for runs with coins of their own: two runs with
-    the same seed share their noise. What several ledgers hold for one earlier release, such as
-    private statistics of the inputs, is counted for each.
+    It holds for runs with coins of their own: two runs with the same seed share their noise. What
+    several ledgers hold for one earlier release, such as private statistics of the inputs, is
+    counted for each.
 
     Args:
         results: Of `train_many` or `reticent.train`.
         delta: The δ of the statement.
+        planned: Whether the settings of all were fixed before any was trained. Then their charges
+            are composed as one bill. Else a later one may have followed from what an earlier one
+            gave, and each is stated at a share of δ, the k-th at δ/(k(k+1)), and their ε are added:
+            that holds however they were chosen (Rogers, Roth, Ullman, Vadhan 2016). By default
+            True for what one call of `train_many` returned, and False for any other list.
     """
+    planned = isinstance(results, Results) if planned is None else planned
+    bills = _bills(results)
+    if bills is None:
+        return math.inf
+    if not planned and len(bills) > 1:
+        shares = (delta / (k * (k + 1)) for k in range(1, len(bills) + 1))
+        return sum(bill.epsilon(share) for bill, share in zip(bills, shares, strict=True))
     joint = Ledger()
+    for bill in bills:
+        for entry in bill.entries:
+            joint.charge(entry.charge, entry.purpose, count=entry.count)
+    return joint.epsilon(delta)
+
+
+def _bills(results: Sequence[Result]) -> list[Ledger] | None:
+    """What each run has paid, as accountants count it; None where one has no ε."""
+    bills = []
     for number, result in enumerate(results):
         if result.ledger.adaptive:
             raise AccountingError(
@@ -190,10 +213,12 @@ def together_epsilon(results: Sequence[Result], delta: float) -> float:
                 "with those of other runs; state the runs one by one"
             )
         if result.guarantee != "differential-privacy":
-            return math.inf
+            return None
+        bill = Ledger()
         for entry in result.ledger.entries:
-            joint.charge(entry.accounted, entry.purpose, count=entry.count)
-    return joint.epsilon(delta)
+            bill.charge(entry.accounted, entry.purpose, count=entry.count)
+        bills.append(bill)
+    return bills
 
 
 def _finish(

@@ -32,7 +32,7 @@ from reticent.privacy import Budget, Ledger, delta_note
 from reticent.training.checkpoint import CHECKPOINT, read_checkpoint
 from reticent.training.diverged import in_words
 from reticent.training.evaluation import Evaluation
-from reticent.training.ledgers import check_continued, open_ledger
+from reticent.training.ledgers import check_continued, open_ledger, paid_for_others
 from reticent.training.loop import Release, Training
 from reticent.training.memory import Piece, choose_microbatch
 from reticent.training.norms_seen import NormsSeen
@@ -55,6 +55,12 @@ PUBLIC_SIZE_NOTE = (
 SEEDED_NOTE = (
     "the coins come from a stated seed: the guarantee holds only against those who do not know or "
     "guess it, and not for two runs with the same seed, which share their noise"
+)
+
+SEVERAL_NOTE = (
+    "other trainings were paid from this ledger before: its ε is a bound if what this one is "
+    "(method, noise, number of releases) was fixed before their results were seen; otherwise the ε "
+    "of each, by itself, add up"
 )
 
 SomeTraining = TypeVar("SomeTraining", bound=Training)
@@ -247,7 +253,11 @@ def assemble(
     opened = open_ledger(ledger, budget)
     coins = Coins.fresh() if coins is None else coins
     large = None if budget is None else delta_note(budget.delta, nominal)
-    for note, applies in ((PUBLIC_SIZE_NOTE, n is None), (SEEDED_NOTE, coins.seeded)):
+    for note, applies in (
+        (PUBLIC_SIZE_NOTE, n is None),
+        (SEEDED_NOTE, coins.seeded),
+        (SEVERAL_NOTE, paid_for_others(opened)),
+    ):
         if applies:
             opened.note(note)
     if large is not None:
