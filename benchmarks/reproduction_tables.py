@@ -197,8 +197,8 @@ def _below(records: Sequence[Record]) -> list[str]:
         "Accuracies that are more than a point below the printed ones. Ours have a proved ε within"
         f" the claimed one, but for rows `{PUBLISHED}`, which run as public code does and prove"
         " none. Where a paper's ε is not a bound, what it prints may have cost more than it says:"
-        f" its row `{SOUND}` is what remains within ε. Notes below each table say what is known of"
-        " the settings.",
+        f" its row `{SOUND}` is what remains within ε. Data sets with words of another kind have"
+        " printed numbers once more. Notes below each table say what is known of the settings.",
         "",
         "| table | data | row | column: ours (printed) | seeds | the paper's ε is a bound |",
         "|---|---|---|---|---|---|",
