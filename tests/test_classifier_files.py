@@ -9,7 +9,9 @@ import pytest
 from torch import nn
 
 import reticent as rt
+from reticent import classifier_files
 from reticent.classifier import PrivateClassifier
+from reticent.training.checkpoint import CHECKPOINT
 
 from .classifier_problem import problem, quick
 
@@ -72,6 +74,47 @@ def test_saving_and_loading(tmp_path, options):
     (tmp_path / "classifier.json").write_text("{}")
     with pytest.raises(rt.CheckpointError, match="reticent-classifier"):
         PrivateClassifier.load(tmp_path)
+
+
+def test_another_model_is_not_this_classifier(tmp_path):
+    X, y = problem()
+    quick().fit(X, y).save(tmp_path / "mine")
+    quick(steps=6).fit(X, y).save(tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").replace(tmp_path / "mine" / "model.safetensors")
+    with pytest.raises(rt.CheckpointError, match=r"mine/model\.safetensors' is not the file that"):
+        PrivateClassifier.load(tmp_path / "mine")
+
+
+def test_a_kill_leaves_no_statement_over_another_classifier(tmp_path, monkeypatch):
+    X, y = problem()
+    quick(bounds=(-3, 3)).fit(X, y).save(tmp_path)
+    other = quick(bounds=(-5, 5)).fit(X, y)
+    write = classifier_files.write_atomically
+
+    def killed(path, data):
+        write(path, data)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(classifier_files, "write_atomically", killed)
+        with pytest.raises(KeyboardInterrupt):
+            other.save(tmp_path, overwrite=True)
+    with pytest.raises(rt.CheckpointError, match=r"run\.json"):
+        PrivateClassifier.load(tmp_path)
+    other.save(tmp_path)
+    again = PrivateClassifier.load(tmp_path)
+    assert np.array_equal(again.decision_function(X), other.decision_function(X))
+
+
+def test_an_unfinished_run_is_replaced_only_if_asked(tmp_path):
+    X, y = problem()
+    fitted = quick().fit(X, y)
+    (tmp_path / CHECKPOINT).write_bytes(b"of another run")
+    with pytest.raises(rt.CheckpointError, match="unfinished run"):
+        fitted.save(tmp_path)
+    fitted.save(tmp_path, overwrite=True)
+    assert not (tmp_path / CHECKPOINT).exists()
+    assert PrivateClassifier.load(tmp_path).epsilon_ == fitted.epsilon_
 
 
 def test_what_is_no_plain_data_must_be_given_again(tmp_path):

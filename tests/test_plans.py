@@ -66,6 +66,19 @@ def test_levels_and_the_parameters_they_allow():
     assert plans.verdict(5)[0] == "hopeless"
 
 
+def test_levels_that_no_model_reaches_are_left_out():
+    assert plans.in_words(0.001) == (
+        "Models of up to 900 parameters lose little, up to 10,000 some, up to 90,000 much; beyond "
+        "that it is hopeless."
+    )
+    assert (
+        plans.in_words(0.2) == "Models of up to 2 parameters lose much; beyond that it is hopeless."
+    )
+    assert plans.feasible(0.2)
+    assert not plans.feasible(0.31)
+    assert plans.in_words(0.31).startswith("No model is feasible")
+
+
 def test_the_suggestion_is_large_and_short_unless_that_takes_long():
     rows = [Row(100, 10, 10.0), Row(100, 40, 20.0), Row(25, 40, 5.1), Row(5, 40, 1.5)]
     assert plans.suggested(rows) == rows[0]

@@ -16,8 +16,14 @@ from reticent.errors import CheckpointError, OptionError, ReticentError
 from reticent.files import check_folder, read_json, to_json, write_atomically
 from reticent.privacy import Budget, Ledger
 from reticent.row_scaling import scale_rows
-from reticent.training.result import Result, load_weights, read_run
-from reticent.training.train import refuse_taken
+from reticent.training.result import (
+    RUN_FILE,
+    Result,
+    check_model,
+    load_weights,
+    read_run,
+    refuse_taken,
+)
 
 FORMAT = "reticent-classifier/1"
 CLASSIFIER_FILE, REBUILD_FILE = "classifier.json", "rebuild.py"
@@ -127,18 +133,20 @@ def save(classifier: PrivateClassifier, folder: Path, *, overwrite: bool) -> Pat
         "features": classifier.n_features_in_,
         "feature_names": list(getattr(classifier, "feature_names_in_", [])) or None,
     }
-    code = rebuilding(classifier)
-    write_atomically(folder / CLASSIFIER_FILE, to_json(about))
+    code, told = rebuilding(classifier), to_json(about)
+    (folder / RUN_FILE).unlink(missing_ok=True)  # else it would stand over another's files
+    write_atomically(folder / CLASSIFIER_FILE, told)
     if code is None:
         (folder / REBUILD_FILE).unlink(missing_ok=True)
     else:
         write_atomically(folder / REBUILD_FILE, code.encode())
-    return classifier.result_.save(folder)
+    return classifier.result_.save(folder, overwrite=overwrite)
 
 
 def load(kind: type[SomeClassifier], folder: Path, given: dict[str, Any]) -> SomeClassifier:
     """Read the folder back; what is no plain data comes from `given`."""
     report = read_run(folder)
+    check_model(folder, report)
     about = _read(folder / CLASSIFIER_FILE)
     for name in about["given"]:
         if name not in given:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -55,6 +56,15 @@ def check_folder(option: str, folder: Path) -> None:
         raise OptionError(option, str(folder), f"{str(present)!r} is not a folder")
     if not os.access(present, os.W_OK | os.X_OK):
         raise OptionError(option, str(folder), f"{str(present)!r} cannot be written to")
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, which need not fit into memory."""
+    hashed = hashlib.sha256()
+    with path.open("rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            hashed.update(piece)
+    return hashed.hexdigest()
 
 
 def to_json(data: Any) -> bytes:

@@ -124,6 +124,26 @@ def most_parameters(effective: float, level: str) -> int:
     return int((bound / effective) ** 2)
 
 
+def feasible(effective: float) -> bool:
+    """Whether any model at all can learn through this noise, be it of one parameter."""
+    return most_parameters(effective, "much") > 0
+
+
+def in_words(effective: float) -> str:
+    """Which models lose how much to this noise.
+
+    Example:
+        >>> in_words(0.05)
+        'Models of up to 4 parameters lose some, up to 35 much; beyond that it is hopeless.'
+    """
+    if not feasible(effective):
+        return "No model is feasible: the noise drowns even a single parameter."
+    counts = [(most_parameters(effective, name), name) for _, name, _ in LEVELS[:-1]]
+    (least, name), *more = [(most, name) for most, name in counts if most]
+    also = "".join(f", up to {most:,} {name}" for most, name in more)
+    return f"Models of up to {least:,} parameters lose {name}{also}; beyond that it is hopeless."
+
+
 def suggested(rows: Sequence[Row], seconds_per_record: float | None = None) -> Row:
     """The largest batch and fewest steps among the equivalent best; less work if that takes long.
 

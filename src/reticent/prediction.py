@@ -25,7 +25,7 @@ from reticent.errors import CheckpointError, DataError, ReticentError
 from reticent.features.applying import check_note
 from reticent.features.catalog import build as build_features
 from reticent.training.diverged import in_words
-from reticent.training.result import RUN_FILE, load_weights, read_run
+from reticent.training.result import RUN_FILE, check_model, load_weights, read_run
 from reticent.training.train import pick_device
 
 # The command line's settings import this module's callers, so they are imported when called.
@@ -104,7 +104,8 @@ class Predictor:
         """Read a run folder that `reticent train` left for a file of one's own.
 
         Raises:
-            CheckpointError: the run is not finished, damaged, or not of such a file.
+            CheckpointError: the run is not finished, damaged, or not of such a file; or the model
+                in its folder is not the one that it released.
         """
         folder = Path(folder)
         settings, recorded = _read(folder)
@@ -134,9 +135,11 @@ class Predictor:
             seed=settings.seed,
             **settings.model_options,
         )
+        run = read_run(folder)
+        check_model(folder, run)
         load_weights(model, folder)
         found = cls(recorded, model, transform=transform, statistics=statistics, device=chosen)
-        found.diverged = read_run(folder).get("diverged")
+        found.diverged = run.get("diverged")
         return found
 
     def read(self, path: str | Path) -> NewRecords:

@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import reticent as rt
 from reticent.audit.books import check_books
@@ -112,6 +113,42 @@ def test_a_run_without_a_guarantee_has_nothing_to_compare():
     report = check_books(json.loads(json.dumps(result.to_json(), allow_nan=False)))
     assert report.passed
     assert report.epsilon is None
+
+
+def _other_weights(path):
+    save_file({name: value + 1 for name, value in load_file(path).items()}, path)
+
+
+MODELS = {
+    "none": (lambda path: path.unlink(), "does not exist"),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-8]), "SHA-256 is not the one"),
+    "other": (_other_weights, "SHA-256 is not the one in run.json"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_model_is_the_one_that_the_books_are_about(tmp_path, name):
+    options = options_for(HONEST["dpsgd"])
+    rt.train(network(), DATA, method=HONEST["dpsgd"], steps=2, folder=tmp_path, **options)
+    report = check_books(tmp_path)
+    assert report.passed
+    assert report.has_model
+    assert report.checks[-1].name == "the model is the one this run released"
+    run, epsilon = read_run(tmp_path), report.epsilon
+    change, said = MODELS[name]
+    change(tmp_path / "model.safetensors")
+    report = check_books(tmp_path)
+    assert [check.name for check in report.checks if not check.passed] == [report.checks[-1].name]
+    assert said in report.checks[-1].detail
+    assert not report.has_model
+    assert report.epsilon == epsilon  # of the books themselves nothing has changed
+    # of a run of an earlier version a whole file may be the model, or not
+    del run["model_sha256"]
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    report = check_books(tmp_path)
+    assert report.passed == report.has_model == (name == "other")
+    if name == "other":
+        assert "cannot be told" in report.checks[-1].detail
 
 
 def test_what_is_no_run_is_refused(reports):

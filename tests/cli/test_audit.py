@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 
 import pytest
@@ -113,6 +114,57 @@ def test_a_tampered_run_fails(runs, tmp_path):
     assert "follows from the ledger" in result.output
     told = json.loads((folder / "audit.json").read_text())
     assert not told["passed"]
+
+
+BOOKS_ONLY = ("--attacks", "none", "--canaries", 0, "--releases", 0)
+AS_PRIVATE = "computed from the records without noise"
+BOOKS_ALONE = "computed from run.json and model.safetensors, not from the records"
+
+
+def test_what_is_said_of_the_file_is_true(runs, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "dpsgd", folder, ignore=shutil.ignore_patterns("audit.json", "shadows"))
+    for words, said, other in (
+        (BOOKS_ONLY, BOOKS_ALONE, AS_PRIVATE),
+        ((*BOOKS_ONLY[:4], "--releases", 1, "--device", "cpu"), AS_PRIVATE, BOOKS_ALONE),
+        (BOOKS_ONLY, AS_PRIVATE, BOOKS_ALONE),  # what was found before is kept
+    ):
+        shown = call("audit", folder, *words)
+        assert f"audit.json: {said}" in shown.replace("\n", "")
+        assert other not in shown
+        kept = json.loads((folder / "audit.json").read_text())
+        assert kept["warning"].startswith(said)
+
+
+@pytest.mark.parametrize("model", ["none", "truncated", "without privacy"])
+def test_the_model_must_be_the_runs(runs, tmp_path, model):
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "dpsgd", folder, ignore=shutil.ignore_patterns("audit.json", "shadows"))
+    path, whole = folder / "model.safetensors", (runs / "dpsgd/model.safetensors").read_bytes()
+    if model == "none":
+        path.unlink()
+    elif model == "truncated":
+        path.write_bytes(whole[:100])
+    else:
+        shutil.copy(runs / "plain" / path.name, path)
+    result = runner.invoke(app, ["audit", str(folder), *map(str, BOOKS_ONLY)])
+    assert result.exit_code == 1
+    assert "the model is the one this run released" in result.output
+    found = json.loads((folder / "audit.json").read_text())
+    assert len(found["wrong"]) == 1
+    said = "does not exist" if model == "none" else "is not the file that this run wrote"
+    assert f"model.safetensors {said}" in found["wrong"][0]
+    assert f"model.safetensors {said}" in (folder / "report.html").read_text()
+    # what another model gives away says nothing of this run
+    words = ("--attacks", "population", *BOOKS_ONLY[2:], "--device", "cpu")
+    result = runner.invoke(app, ["audit", str(folder), *map(str, words)])
+    assert result.exit_code == 1
+    assert "the model was not attacked" in result.output
+    assert "membership" not in json.loads((folder / "audit.json").read_text())
+    path.write_bytes(whole)
+    told = call("audit", folder, *words)
+    assert "nothing found" in told
+    assert "population" in told
 
 
 def test_bad_options_are_named(runs, tmp_path):

@@ -47,11 +47,31 @@ def test_calibrate_goes_both_ways():
         (("account", *PLAN[:-2], "--delta", 2), "delta = 2"),
         (("account", "dpsgd", "--n", 10, "--batch", 20, "--sigma", 1, "--steps", 1), "batch = 20"),
         (("account", "dpsgd", "--n", 10, "--batch", 2, "--sigma", 0, "--steps", 1), "sigma = 0"),
-        (("account", "dpsgd", "--n", 10, "--batch", 2, "--sigma", -1, "--steps", 1), "noise = -1"),
+        (("account", "dpsgd", "--n", 10, "--batch", 2, "--sigma", -1, "--steps", 1), "sigma = -1"),
         (("account", "dpsgd", "--n", 0, "--batch", 2, "--sigma", 1, "--steps", 1), "n = 0"),
         (("account", "--ledger", "nowhere.json"), "nowhere.json"),
         (("calibrate", "dpsgd", "--n", 10, "--batch", 2, "--epsilon", 0, "--steps", 1), "epsilon"),
-        (("calibrate", "dpsgd", "--n", 10, "--batch", 2, "--epsilon", 1), "--steps or --sigma"),
+        (
+            ("calibrate", "dpsgd", "--n", 10, "--batch", 2, "--epsilon", 1),
+            "--steps: must be given, to get the noise, or else --sigma",
+        ),
+        (
+            (
+                "calibrate",
+                "dpsgd",
+                "--n",
+                10,
+                "--batch",
+                2,
+                "--epsilon",
+                1,
+                "--steps",
+                5,
+                "--noise",
+                2,
+            ),
+            "--steps = 5: follows from --sigma",
+        ),
         (("account", "--ledger", "x.json", *PLAN), "stands alone"),
         (("train", "--non-private", "--epsilon", 1), "epsilon = 1"),
         (("train", "--microbatch", 0), "microbatch = 0"),
@@ -195,6 +215,44 @@ def test_errors_are_one_line_and_exit_with_2(monkeypatch, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "error: method = 'magic[/]': must be one of dpsgd" in captured.err
+
+
+def test_with_json_an_error_is_a_document_too(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["reticent", "train", "--lr", "0", "--json"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)["error"]
+    assert told == {"kind": "OptionError", "message": "--lr = 0.0: must be greater than 0"}
+    assert captured.err == f"error: {told['message']}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--n", 10), "--n = 10: is less than --batch = 625, which the recipe for digits has"),
+        (("--n", 100, "--method", "sgd", "--batch", 101), "--batch = 101: exceeds"),
+        (
+            ("--n", 50, "--method", "dpsur", "--batch", 20),
+            "--n = 50: is less than --valid-batch = 64, which the recipe for digits has",
+        ),
+    ],
+)
+def test_fewer_records_than_a_batch_that_nobody_asked_for(words, says, tmp_path):
+    assert refuse("train", *words, "--out", tmp_path / "run").startswith(says)
+
+
+def test_a_run_that_kept_nothing_but_its_settings_says_so(tmp_path):
+    call(*SMALL, "--out", tmp_path / "whole", "--quiet")
+    folder = tmp_path / "half"  # as a full disk leaves it
+    folder.mkdir()
+    (folder / "settings.json").write_text((tmp_path / "whole" / "settings.json").read_text())
+    said = refuse("train", "--resume", folder)
+    assert said.startswith(f"resume = {str(folder)!r}: holds no checkpoint")
+    assert "unless it was removed, nothing was spent: begin again with the command" in said
+    call(*SMALL, "--out", folder, "--quiet")
+    assert (folder / "run.json").exists()
 
 
 def test_overwriting_touches_the_old_run_only_and_only_when_all_is_well(tmp_path):

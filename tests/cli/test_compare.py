@@ -285,7 +285,7 @@ def test_attacks_are_in_the_page(tmp_path):
         (("--set", "dpsgd.lr"), "set = 'dpsgd.lr'"),
         (("--set", "dpis.lr=1"), "set = 'dpis.lr'"),
         (("--batch", "100000"), "--methods = 'dpsgd': at --epsilon = 1: --batch = 100000"),
-        (("--model", "cnn9"), "--methods = 'dpsgd': at --epsilon = 1: --model = 'cnn9'"),
+        (("--model", "cnn9"), "--model = 'cnn9': must be one of cifar-cnn"),
     ],
 )
 def test_bad_input_is_named(tmp_path, words, says):

@@ -49,7 +49,9 @@ def test_dpagd_plans_and_says_that_a_filter_keeps_the_budget():
     assert {e["charge"]["kind"] for e in spent["entries"]} == {"sampled-gaussian", "sampled-pure"}
     rounds = call("calibrate", "dpagd", "--epsilon", 3, "--sigma", told["noise"], *plan)
     assert "filter at order" in " ".join(rounds.split())
-    assert "give either --steps or --sigma" in refuse("calibrate", "dpagd", "--epsilon", 3, *plan)
+    assert "to get the noise, or else --sigma" in refuse(
+        "calibrate", "dpagd", "--epsilon", 3, *plan
+    )
 
 
 @pytest.mark.parametrize("method", ["noise-decay", "dpagd"])

@@ -67,7 +67,7 @@ def test_whole_numbers_beyond_all_use():
 
 def test_noise_that_no_release_affords_or_no_float_holds():
     words = ("calibrate", "dpsgd", "--n", 1000, "--batch", 100, "--epsilon", 1e-8)
-    assert "affords no release at --noise = 2" in refuse(*words, "--sigma", 2)
+    assert "affords no release at --sigma = 2" in refuse(*words, "--sigma", 2)
     account = ("account", "dpsgd", "--n", 1000, "--batch", 100, "--steps", 1)
     for sigma in ("1e300", "1e-300"):
         assert "must lie in [1e-09, 1e+15]" in refuse(*account, "--sigma", sigma)

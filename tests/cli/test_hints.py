@@ -67,8 +67,8 @@ def test_test_records_that_were_trained_on_are_told() -> None:
     words = ("train", "--data", "people.csv", *STATED, *QUICK, "--overwrite")
     ended = runner.invoke(app, [str(word) for word in (*words, "--test", "some.csv")])
     assert "most test records are" in ended.stderr
-    run = json.loads(Path("runs/people-dpsgd/run.json").read_text())
-    assert IN_TRAINING in run["ledger"]["notes"]
+    for path in Path("runs/people-dpsgd").iterdir():  # one training record may decide it
+        assert IN_TRAINING.encode()[:20] not in path.read_bytes()
     Path("other.csv").write_text(
         "\n".join(
             ["age,city,ill", *(f"{70 + k},Rome,{'yes' if k % 2 else 'no'}" for k in range(9))]

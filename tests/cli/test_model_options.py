@@ -90,7 +90,7 @@ def test_the_scale_is_the_first_layer() -> None:
 @pytest.mark.parametrize("name", ["seed", "classes", "input_shape", "activation", "name"])
 def test_what_is_set_elsewhere_is_no_option(name: str) -> None:
     told = refuse("train", "--model", "linear-head", "--model-option", f"{name}=3")
-    assert f"--model-option = '{name}=3': linear-head has no such option" in told
+    assert f"--model-option {name} = 3: linear-head has no such option" in told
 
 
 def test_options_of_flag_file_and_recipe_stand_side_by_side(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_compare_hands_them_on_and_refuses_others_before_anything_is_trained(
     words = ("compare", "--data", "digits", "--methods", "dpsgd", "--epsilon", "3", "--seeds", "1")
     small = (*words, "--steps", "1", "--batch", "1437", "--model", "linear-head")
     told = refuse(*small, "--model-option", "foo=1", "--out", tmp_path / "no")
-    assert "--model-option = 'foo=1': linear-head has no such option" in told
+    assert "--model-option foo = 1: linear-head has no such option" in told
     assert not list(tmp_path.iterdir())
     call(*small, "--model-option", "bias=false", "--out", tmp_path / "out")
     held = [path.read_text() for path in (tmp_path / "out").rglob("*.json")]

@@ -15,6 +15,7 @@ from reticent.errors import BudgetError, DataError, OptionError
 
 from .calling import refuse
 
+DPSGD = ("account", "dpsgd", "--n", 1000, "--batch", 10)
 SMALL = ("train", "--model", "linear", "--batch", 100, "--steps", 2, "--quiet")
 VALIDATORS = {
     *("OptionError", "whole", "positive", "between", "one_of", "not_negative", "finite", "single"),
@@ -31,7 +32,7 @@ PYTHON_ONLY = {
     *("ratio", "repeats", "row_norm", "rule", "sensitivity", "shape", "shares", "shingle", "sizes"),
     *("sketch", "smallest", "source", "subsets", "temperature", "top", "train", "trial_steps"),
     *("variance", "variants", "vectors", "view", "warmup", "weights", "width", "model_options"),
-    *("scale", "offset", "depth", "name", "padding", "channels"),
+    *("scale", "offset", "depth", "name", "padding", "channels", "charge", "loss_fn"),
 }
 
 
@@ -65,7 +66,7 @@ def named_options():
 
 
 def test_every_name_an_error_can_have_is_a_flag_or_is_explained():
-    known = all_flags() | set(MEANT_BY) | PYTHON_ONLY | {"steps, sigma"}
+    known = all_flags() | set(MEANT_BY) | PYTHON_ONLY
     for catalog in (methods, features, models):
         for name in catalog.names():
             known |= {option.name for option in catalog.describe(name).options}
@@ -125,6 +126,109 @@ def test_what_stands_in_a_file_keeps_its_name(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("batch = 1.5")
     assert refuse("train", "--config", path).startswith("batch = 1.5: in config")
+
+
+def test_keys_of_a_file_are_shown_as_they_are_written_there(tmp_path):
+    path = tmp_path / "mine.toml"
+    for text in ("epsilonn = 3", '"--non-private" = true'):
+        path.write_text(text)
+        said = refuse("train", "--config", path)
+        assert "--standardise-noise" not in said
+        assert "standardise_noise, standardise_bound" in said
+        assert text.split(" = ")[0].strip('"') == said.split(" = ")[0]
+    assert said.endswith("did you mean non_private?")
+    where = f"in config {str(path)!r}"
+    for text, says in (
+        ("weight_decay = -1", f"weight_decay = -1: {where}: must be 0 or greater"),
+        (
+            "[method_options]\nfoo = 1",
+            f"method_options.foo = 1: {where}: is not an option of dpsgd",
+        ),
+        (
+            'features = "scattering"\n[feature_options]\nscales = 0',
+            f"feature_options.scales = 0: {where}: must be at least 1",
+        ),
+        ("[model_options]\nzeroo = 0", f"model_options.zeroo = 0: {where}: digits-cnn has no such"),
+        ('data = ""', f"data = '': {where}: is empty"),
+    ):
+        path.write_text(text)
+        assert refuse("train", "--config", path, "--out", tmp_path / "run").startswith(says), says
+    path.write_text("weight_decay = 1")
+    assert refuse("train", "--config", path, "--weight-decay", -2).startswith("--weight-decay = -2")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("train", "--data", "digit"), "did you mean digits?"),
+        (("train", "--data", "Fashion-MNIST"), "did you mean fashion-mnist?"),
+        (("train", "--method", "dpsdg"), "did you mean dpsgd?"),
+        (("train", "--model", "digits-cn"), "did you mean digits-cnn?"),
+        (("train", "--model-option", "zreo=1", "--model", "linear-head"), "did you mean zero?"),
+        (("train", "--set", "clip_scedule=1"), "clip_stage, clipping, noise; did you mean"),
+        (("train", "--features", "scatering"), "did you mean scattering?"),
+        (("train", "--features", "scattering", "--feature", "sclaes=2"), "did you mean scales?"),
+        (("train", "--schedule", "cosinus"), "did you mean cosine?"),
+        (("reproduce", "dpsur/table"), "did you mean dpsur/table"),
+        (("methods", "show", "magic"), "dpsur"),
+    ],
+)
+def test_what_was_meant_is_asked_where_it_is_plain(words, says):
+    said = refuse(*words)
+    assert says in said
+    assert ("did you mean" in said) is (says != "dpsur")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("threshold", "--valid-sigma", 0), "--valid-sigma = 0.0: must be greater than 0"),
+        (("threshold", "--valid-noise=0"), "--valid-noise = 0.0: must be greater than 0"),
+        ((*DPSGD, "--steps", 1, "--sigma", "nan"), "--sigma = nan: must be a finite number"),
+        ((*DPSGD, "--steps", 1, "--noise", "nan"), "--noise = nan: must be a finite number"),
+        (("train", "--sigma", -1), "--sigma = -1.0: must be greater than 0"),
+        (("train", "--valid-sigma", 2), "--valid-sigma = 2.0: is not an option of dpsgd"),
+        (("train", "--set", "foo=1"), "--set foo = 1: is not an option of dpsgd: batch, clip, "),
+        (
+            ("train", "--features", "scattering", "--feature", "depth=2"),
+            "--feature depth = 2: scattering has no such option; it takes: scales",
+        ),
+    ],
+)
+def test_the_flag_that_was_typed_is_named(words, says):
+    assert refuse(*words).startswith(says)
+
+
+def test_an_option_of_another_method_says_whose_it_is():
+    said = refuse("train", "--valid-batch", 3)
+    assert said.startswith("--valid-batch = 3: is not an option of dpsgd: batch, clip, clip_end, ")
+    assert said.endswith("noise; it is for dpsur")
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (("train", "--out", ""), "--out"),
+        (("train", "--out="), "--out"),
+        (("train", "--data", ""), "--data"),
+        (("train", "--config", ""), "--config"),
+        (("train", "--root", ""), "--root"),
+        (("train", "--resume", ""), "--resume"),
+        (("train", "--tensorboard", ""), "--tensorboard"),
+        (("train", "--columns", "a:text", "--columns", ""), "--columns"),
+        (("compare", "--out", ""), "--out"),
+        (("reproduce", "dpsur/table2", "--out", ""), "--out"),
+        (("predict", "runs", "--data", "a.csv", "--out", ""), "--out"),
+        (("data", "list", "--root", ""), "--root"),
+        (("account", "--ledger", ""), "--ledger"),
+        (("report", ""), "run"),
+        (("audit", ""), "run"),
+    ],
+)
+def test_an_empty_path_is_not_the_folder_of_the_command(words, flag, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refuse(*words).startswith(f"{flag} = '': is empty; give a value")
+    assert not list(tmp_path.iterdir())
 
 
 def test_flags_of_one_command_are_not_those_of_another():

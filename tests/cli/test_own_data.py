@@ -15,6 +15,7 @@ from reticent.cli.own_data import load_own
 from reticent.cli.preparing import RECORDS_FILE, STATISTICS_FILE
 from reticent.cli.settings import resolve
 from reticent.training import Training
+from reticent.training.checkpoint import CHECKPOINT
 
 from ..small_encoder import write_image_encoder
 from .calling import call, refuse, runner
@@ -228,6 +229,7 @@ def test_an_audit_of_the_books_alone_looks_at_the_records_too(here: Path, method
 def test_records_without_a_fingerprint_are_refused(here: Path) -> None:
     write_people(here / "people.csv")
     crash("train", "--data", "people.csv", *STATED, "--out", "run", "--device", "cpu")
+    (here / "run" / CHECKPOINT).touch()  # as later on
     (here / "run" / RECORDS_FILE).unlink()
     settings = json.loads((here / "run" / "settings.json").read_text())
     settings["data"] = str(here / "people.csv")  # as runs of long ago named it

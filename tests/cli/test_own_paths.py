@@ -11,6 +11,7 @@ import pytest
 
 from reticent.cli.own_data import RECORDS_FILE, hidden_paths, located, published
 from reticent.report.folder import read_folder
+from reticent.training.checkpoint import CHECKPOINT
 
 from .calling import call, refuse
 from .own_files import write_people, write_pictures
@@ -46,6 +47,7 @@ def test_records_that_have_moved_are_found_beside_the_command_or_asked_for(
 ) -> None:
     write_people(here / "people.csv")
     crash("train", "--data", "people.csv", *STATED, "--out", "run", "--device", "cpu")
+    (here / "run" / CHECKPOINT).touch()  # as later on
     moved = here.parent / "bob"
     shutil.move(here, moved)
     monkeypatch.chdir(here.parent)

@@ -50,6 +50,18 @@ def test_own_numbers():
     assert found["probe"] is found["known"] is None
 
 
+def test_where_no_model_is_feasible_none_is_suggested():
+    text = " ".join(call("plan", "--n", 1, "--batch", 1, "--steps", 1).split())
+    assert "No model is feasible: the noise drowns even a single parameter." in text
+    assert "Nothing to go on with: it takes more records or a larger ε." in text
+    assert "Suggested" not in text
+    assert "rt.train(" not in text
+    found = planned("--n", 1, "--batch", 1, "--steps", 1)
+    assert found["command"] is found["python"] is None
+    small = ("--n", 1000, "--batch", 1, "--steps", 1)  # which others would not be
+    assert "a larger batch or more steps" in " ".join(call("plan", *small).split())
+
+
 def test_the_words_say_what_is_hopeless():
     text = " ".join(call("plan", "--n", 100, "--dimension", 5000, *SMALL).split())
     assert "hopeless: the noise is about as long as any signal" in text

@@ -284,6 +284,10 @@ def test_runs_that_cannot_predict_say_why(here: Path) -> None:
     save_file(
         {name: value * math.nan for name, value in weights.items()}, run / "model.safetensors"
     )
+    refusal = refuse("predict", run, *words)
+    assert f"'{run}/model.safetensors' is not the file that this run wrote" in refusal
+    # of a run of an earlier version nobody can tell
+    (run / "run.json").write_text(json.dumps({k: v for k, v in kept.items() if "sha256" not in k}))
     assert "its training diverged" in refuse("predict", run, *words)
     (run / "model.safetensors").unlink()
     assert "model.safetensors' does not exist" in refuse("predict", run, *words)

@@ -79,9 +79,9 @@ def test_plot(suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--valid-sigma", 0), "--valid-noise = 0"),
-        (("--valid-sigma", -1), "--valid-noise = -1"),
-        (("--valid-sigma", "nan"), "--valid-noise = nan"),
+        (("--valid-sigma", 0), "--valid-sigma = 0"),
+        (("--valid-sigma", -1), "--valid-sigma = -1"),
+        (("--valid-sigma", "nan"), "--valid-sigma = nan"),
         (("--valid-sigma", 1, "--beta", "nan"), "beta = nan"),
         (("--valid-sigma", 1, "--beta", "inf"), "beta = inf"),
         (("--valid-sigma", 1, "--good-share", 1.5), "--good-share = 1.5: must lie in [0, 1]"),
@@ -90,7 +90,7 @@ def test_plot(suffix: str, tmp_path: Path) -> None:
         (("--valid-sigma", 1, "--plot", "figure"), "must end in .svg or .png"),
         (("--valid-sigma", 1, "--plot", "file/figure.svg"), "is not a folder"),
         (("--valid-sigma", 1, "--plot", "folder.svg"), "is a folder; name a file"),
-        (("--valid-sigma", 0, "--plot", "figure.svg"), "--valid-noise = 0"),
+        (("--valid-sigma", 0, "--plot", "figure.svg"), "--valid-sigma = 0"),
     ],
 )
 def test_what_cannot_work_is_named(

@@ -109,3 +109,17 @@ def test_padding_to_the_longest_is_refused():
     assert targets.tolist() == [0, 2]
     with pytest.raises(DataError, match="one public shape"):
         records.fetch(torch.tensor([0, 1]))
+
+
+def test_a_sparse_tensor_is_named():
+    with pytest.raises(DataError, match=r"sparse_coo tensor among the records: .*to_dense"):
+        as_records((INPUTS.to_sparse(), TARGETS))
+
+
+def test_an_item_that_cannot_be_collated_names_the_data_set():
+    class Nothing(Pairs):
+        def __getitem__(self, index):
+            return None
+
+    with pytest.raises(DataError, match=r"Nothing: .*NoneType"):
+        as_records(Nothing()).fetch(PICK)

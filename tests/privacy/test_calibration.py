@@ -53,3 +53,24 @@ def test_the_impossible_is_said():
     with pytest.raises(BudgetError, match="no noise multiplier"):
         noise_for(Budget(1e-9, 1e-12), lambda s: SampledGaussian(1.0, s), 10**9)
     assert steps_for(Budget(0.01, 1e-6), SampledGaussian(1.0, 0.5)) == 0
+
+
+@pytest.mark.parametrize(("delta", "enough"), [(1e-40, 1e-33), (3e-37, 1e-33)])
+def test_a_delta_that_noise_with_an_end_cannot_keep_is_to_blame(delta, enough):
+    def charge_at(multiplier):
+        return SampledGaussian(0.1, multiplier)
+
+    with pytest.raises(
+        BudgetError, match=f"a delta of {enough:g} would do: it pays for what drawn"
+    ):
+        noise_for(Budget(1, delta), charge_at, 2)
+    assert noise_for(Budget(1, enough), charge_at, 2) < 1e5
+    with pytest.raises(BudgetError, match="would do"):
+        noise_for(Budget(1, enough / 10), charge_at, 2)
+
+
+def test_where_delta_is_not_to_blame_it_is_not_named():
+    with pytest.raises(BudgetError, match=r"allow a larger epsilon or fewer steps$"):
+        noise_for(Budget(1e-8, 1e-5), lambda m: SampledGaussian(1.0, m), 10**7)
+    with pytest.raises(BudgetError, match=r"larger epsilon or fewer steps, or a delta of 1e-07$"):
+        noise_for(Budget(0.01, 1e-20), lambda m: SampledGaussian(0.1, m), 2)

@@ -152,6 +152,27 @@ def test_unreadable_files_are_named(tmp_path):
         Ledger.load(tmp_path / "list.json")
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d: d.clear(), "not a ledger: 'format' is missing"),
+        (lambda d: d.pop("notes"), "not a ledger: 'notes' is missing"),
+        (lambda d: d.update(entries=3), "not a ledger: 'int' object is not iterable"),
+        (
+            lambda d: d["entries"][0]["charge"].update(multiplier=-1),
+            "entry 1: multiplier = -1: must be greater than 0",
+        ),
+        (lambda d: d["entries"][0].pop("count"), "entry 1: 'count' is missing"),
+        (lambda d: d["entries"].append("text"), r"entry \d: 'str' object"),
+    ],
+)
+def test_the_place_in_a_ledger_file_is_named(change, says, tmp_path):
+    path = tmp_path / "kept.json"
+    path.write_text(json.dumps(corrupted(change)))
+    with pytest.raises(AccountingError, match=rf"ledger '.*kept\.json': {says}"):
+        Ledger.load(path)
+
+
 def test_adaptive_charges_need_the_filter():
     with pytest.raises(AccountingError, match="filter_order"):
         Ledger(BUDGET).charge(CHARGE, "training", adaptive=True)
@@ -350,3 +371,15 @@ def test_charges_that_follow_releases_share_no_delta():
 def test_a_selected_release_may_end_in_any_of_its_trials():
     charge = SelectiveGaussian(0.1, 0.15, 0.01, 1.3, 0.0, 100)
     assert charge.cut == pytest.approx(0.1 * norm.sf(12 - 1 / 0.15) / charge.passing[0])
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda: Ledger(3), "budget = 3: must be a Budget"),
+        (lambda: Ledger().charge(3, "training"), "charge = 3: must be a Charge"),
+    ],
+)
+def test_what_is_no_budget_or_no_charge_is_named(use, words):
+    with pytest.raises(OptionError, match=words):
+        use()

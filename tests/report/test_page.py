@@ -1,3 +1,4 @@
+import hashlib
 import itertools
 import json
 import math
@@ -5,9 +6,10 @@ import re
 import stat
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from reticent.errors import CheckpointError
-from reticent.report import write_report
+from reticent.report import write_card, write_report
 from reticent.report.style import DARK, LIGHT, contrast, sheet
 
 from .runs import Page, audited, changed, diagnosed, read, write
@@ -303,12 +305,45 @@ def test_a_damaged_audit_is_refused_where_it_matters(folder, text):
         write_report(folder, private=True)
 
 
-def test_a_damaged_model_is_refused(folder):
-    (folder / "model.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-        write_report(folder)
-    (folder / "model.safetensors").unlink()
-    assert "SHA-256" not in page_of(folder).text
+def _other_weights(path):
+    save_file({name: value + 1 for name, value in load_file(path).items()}, path)
+
+
+NO_MODEL = {
+    "nonsense": (lambda path: path.write_bytes(b"nonsense"), "is not the file that this run wrote"),
+    "gone": (lambda path: path.unlink(), "does not exist"),
+    "other": (_other_weights, "is not the file that this run wrote"),
+}
+
+
+@pytest.mark.parametrize("name", NO_MODEL)
+def test_a_model_that_is_not_the_runs_is_told_first(folder, name):
+    about, kept = "is about the model that this run released, not about what lies", read(folder)
+    check, unknown = "the model is the one this run released", "cannot be told"
+    sha256 = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert kept["model_sha256"] == sha256
+    page, card = page_of(folder).text, write_card(folder).read_text()
+    assert f"{check} yes model.safetensors has the SHA-256 in run.json" in page
+    for text in (page, card):
+        assert about not in text
+        assert sha256 in text
+        assert " bytes" in text
+    change, said = NO_MODEL[name]
+    change(folder / "model.safetensors")
+    page, card = page_of(folder).text, write_card(folder).read_text()
+    assert page.index(f"model.safetensors {said}") < page.index("The training that made this model")
+    assert f"{check} no model.safetensors {said}" in page
+    assert "The books of this run do not add up" not in page
+    for text in (page, card):
+        assert about in text
+        assert sha256 in text  # of the model that was released
+        assert " bytes" not in text
+        assert "parameters" not in text.partition("Model card")[2]
+    # a run of an earlier version does not know its model
+    changed(folder, model_sha256=None)
+    page = page_of(folder).text
+    assert (unknown in page) == (name == "other")
+    assert (about in page) == (name != "other")
 
 
 def test_unfinished_runs_say_so(tmp_path):

@@ -1,13 +1,14 @@
 """The books of a finished run: does its ε follow from its ledger, and its ledger from its conduct?
 
-Everything is read from `run.json` alone, with no trust in the numbers that follow from others.
+Everything is read from `run.json` alone, with no trust in the numbers that follow from others. Of
+the model beside it the books say whether it is the one that `run.json` is about.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from reticent.audit.coverage import Prices
 from reticent.errors import AccountingError, CheckpointError
 from reticent.privacy import Charge, Ledger
 from reticent.training import read_run
+from reticent.training.result import MODEL_FILE, MODEL_HASH, model_trouble
 
 # accountants of another version, or another SciPy, may differ in the last digits
 RELATIVE = 1e-6
 PLANNED = ", planned but not made"
+MODEL_CHECK = "the model is the one this run released"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,11 @@ class BooksReport:
         """Whether everything adds up."""
         return all(check.passed for check in self.checks)
 
+    @property
+    def has_model(self) -> bool:
+        """Whether nothing speaks against the model beside `run.json` being that of the run."""
+        return all(check.passed for check in self.checks if check.name == MODEL_CHECK)
+
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready data."""
         return {
@@ -51,17 +59,36 @@ def check_books(run: str | Path | dict[str, Any]) -> BooksReport:
     """Recompute ε of a run and compare charges, rates, bounds and noise with what it recorded.
 
     Args:
-        run: A run folder, or the contents of a `run.json`.
+        run: A run folder, whose model is looked at too, or the contents of a `run.json`.
     """
     report = run if isinstance(run, dict) else read_run(run)
     try:
-        return _checked(report)
+        found = _checked(report)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(
             f"run.json is damaged, or of another version ({type(error).__name__}: {error})"
         ) from None
     except AccountingError as error:
         raise CheckpointError(f"run.json: {error}") from None
+    if isinstance(run, dict):
+        return found
+    return replace(found, checks=(*found.checks, model_check(report, model_trouble(run, report))))
+
+
+def model_check(report: dict[str, Any], trouble: str | None) -> Check:
+    """Whether the model beside a `run.json` is the one that it is about.
+
+    Args:
+        report: The contents of `run.json`.
+        trouble: What `model_trouble` found.
+    """
+    if trouble is not None:
+        return Check(MODEL_CHECK, False, f"{MODEL_FILE} {trouble}")
+    if MODEL_HASH not in report:
+        return Check(
+            MODEL_CHECK, True, "cannot be told: a run of an earlier version kept no SHA-256"
+        )
+    return Check(MODEL_CHECK, True, f"{MODEL_FILE} has the SHA-256 in run.json")
 
 
 def _checked(report: dict[str, Any]) -> BooksReport:

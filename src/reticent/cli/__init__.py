@@ -7,7 +7,6 @@ import os
 import sys
 
 import typer
-from rich.markup import escape
 
 from reticent.cli import (
     account,
@@ -28,7 +27,7 @@ from reticent.cli import (
     train,
 )
 from reticent.cli.naming import name_flags
-from reticent.cli.output import errors
+from reticent.cli.output import errors, refused
 from reticent.errors import ReticentError
 
 app = typer.Typer(
@@ -82,15 +81,12 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # an ε on an ASCII terminal is no reason to die
     try:
         app()
-    except ReticentError as error:
-        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        sys.exit(2)
     except KeyboardInterrupt:
         errors.print("interrupted")
         sys.exit(130)
     except BrokenPipeError:  # the reader has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         sys.exit(1)
-    except OSError as error:
-        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    except (ReticentError, OSError) as error:
+        refused(error)
         sys.exit(2)

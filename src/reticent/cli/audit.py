@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from reticent.audit import attacks as known
 from reticent.audit.books import check_books
@@ -28,8 +25,9 @@ from reticent.audit.membership import (
 from reticent.audit.replay import ReplayReport, replay
 from reticent.audit.roc_figure import draw_roc
 from reticent.audit.shadows import Estimate
+from reticent.cli.audit_tables import show_audit
 from reticent.cli.auditing import AuditedRun, compare_records
-from reticent.cli.output import AsJson, epsilon_text, errors, number, print_json, screen
+from reticent.cli.output import AsJson, errors, print_json, screen
 from reticent.cli.report import refresh_reports
 from reticent.cli.unfinished import check_finished
 from reticent.errors import OptionError, between, one_of, whole
@@ -41,6 +39,7 @@ from reticent.training.result import versions
 SHADOWS_FOLDER = "shadows"
 SECTIONS = ("books", "conduct", "replay", "canaries", "membership")
 WARNING = "computed from the records without noise: as private as they are"
+BOOKS_ALONE = "computed from run.json and model.safetensors, not from the records"
 
 
 def audit(
@@ -113,8 +112,11 @@ def audit(
     books = check_books(run)
     found: dict[str, Any] = {"books": books.to_json()}
     bars.say(f"books: {_verdict(books.checks)}")
+    if attacking is not None and against == "model" and not books.has_model:
+        attacking = None
+        _warn("the model was not attacked: what is in this folder is not what the run released")
     audited = None
-    if names or canaries or releases:
+    if attacking is not None or canaries or releases:
         audited = AuditedRun(run, device)
         promised = audited.settings.promises_epsilon
         if releases and promised:
@@ -132,17 +134,14 @@ def audit(
     if audited is None or not audited.has_read:
         unknown = compare_records(run)
         if unknown is not None:
-            errors.print(
-                f"[bold yellow]warning:[/] the records were not compared: {escape(unknown)}",
-                soft_wrap=True,
-            )
+            _warn(f"the records were not compared: {escape(unknown)}")
     before = _before(run)
     earlier = [name for name in before if name not in found]
     found = {**before, **found}
     wrong = _wrong(found)
     report = {
         "format": AUDIT_FORMAT,
-        "warning": WARNING,
+        "warning": BOOKS_ALONE if found.keys() == {"books"} else WARNING,
         "passed": not wrong,
         "wrong": wrong,
         "confidence": confidence,
@@ -154,13 +153,17 @@ def audit(
     if as_json:
         print_json(report)
     else:
-        _show(report, path)
+        show_audit(report, path)
         if earlier:
             screen.print(f"from an earlier audit of this run: {', '.join(earlier)}")
     write_atomically(path, to_json(report), mode=0o600)
     refresh_reports(run, private=True)
     if wrong:
         raise typer.Exit(1)
+
+
+def _warn(text: str) -> None:
+    errors.print(f"[bold yellow]warning:[/] {text}", soft_wrap=True)
 
 
 def _before(run: Path) -> dict[str, Any]:
@@ -319,7 +322,7 @@ def _time(seconds: float) -> str:
 def _verdict(checks: tuple[Check, ...]) -> str:
     failed = [check for check in checks if not check.passed]
     if failed:
-        return f"[bold red]{failed[0].name}: no[/] ({failed[0].detail})"
+        return f"[bold red]{failed[0].name}: no[/] ({escape(failed[0].detail)})"
     return f"{len(checks)} checks passed"
 
 
@@ -336,62 +339,3 @@ def _wrong(found: dict[str, Any]) -> list[str]:
     if found.get("canaries", {}).get("refuted"):
         wrong.append("canaries: the ledger's statement is refuted")
     return wrong
-
-
-def _show(report: dict[str, Any], path: Path) -> None:
-    books = report["books"]
-    table = Table(show_header=False)
-    stated = "no ε"
-    if books["epsilon"] is not None:
-        stated = f"ε ≤ {epsilon_text(books['epsilon'])} at δ = {books['delta']:g}"
-    table.add_row("promised", stated)
-    canaries = report.get("canaries")
-    if canaries:
-        for bound in canaries["bounds"]:
-            shown = "no bound" if bound["epsilon"] is None else f"ε ≥ {bound['epsilon']:.3f}"
-            table.add_row(f"canaries, {bound['family']}", f"{shown} ({report['confidence']:.0%})")
-    for wrong in report["wrong"] or ["nothing found"]:
-        table.add_row("wrong", wrong)
-    screen.print(table)
-    membership = report.get("membership")
-    if membership:
-        _show_attacks(membership)
-    errors.print(f"[bold]{path}[/]: {WARNING}")
-
-
-def _show_attacks(membership: dict[str, Any]) -> None:
-    table = Table(title=membership["about"], box=SIMPLE, padding=(0, 1, 0, 0))
-    for column in ("attack", "AUC", "accuracy", "TPR 0.1 %", "0.01 %", ""):
-        table.add_column(column, no_wrap=True)
-    for name, results in membership["attacks"].items():
-        for found in results:
-            low = [found["low_false"][place] for place in (0, 1)]
-            table.add_row(
-                name,
-                _interval(found["auc"]),
-                f"{found['accuracy']['value']:.3f}",
-                *(f"{one['tpr']['value']:.4f}{'' if one['resolved'] else ' *'}" for one in low),
-                "chance"
-                if found["chance"]
-                else "above"
-                if found["auc"]["value"] > 0.5
-                else "below",
-            )
-    screen.print(table)
-    if any(
-        not one["resolved"] for r in membership["attacks"].values() for one in r[0]["low_false"]
-    ):
-        screen.print("* too few non-members for so small a rate: at no false positive at all")
-    for note in membership["notes"]:
-        screen.print(f"note: {note}")
-    twice = membership["duplicates"]
-    if twice and (twice["near_across"] or twice["repeats"]):
-        count = max(twice["near_across"], twice["repeats"])
-        screen.print(f"note: {count} (nearly) repeated records were found")
-
-
-def _interval(estimate: dict[str, float]) -> str:
-    value, low, high = (estimate[key] for key in ("value", "low", "high"))
-    if not all(map(math.isfinite, (low, high))):
-        return number(value)
-    return f"{value:.3f} [{low:.3f}, {high:.3f}]"

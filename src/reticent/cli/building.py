@@ -165,7 +165,12 @@ def build_method(settings: Settings) -> methods.Method:
     for name, value in settings.method_options.items():
         if name in named or name in SELECTION:
             raise OptionError(name, value, "has a flag of its own; give it there")
-    return methods.build(settings.method, **named, **settings.method_options)
+    try:
+        return methods.build(settings.method, **named, **settings.method_options)
+    except OptionError as error:
+        if error.option in settings.method_options:
+            error.of = "set"
+        raise
 
 
 def _schedule(settings: Settings, n: int) -> Callable[[Optimizer], LRScheduler] | None:

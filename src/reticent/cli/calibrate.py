@@ -169,10 +169,10 @@ def dpagd(
 
 
 def _either(steps: int | None, sigma: float | None) -> None:
-    if (steps is None) == (sigma is None):
-        raise OptionError(
-            "steps, sigma", (steps, sigma), "give either --steps or --sigma, and not both"
-        )
+    if steps is None and sigma is None:
+        raise OptionError("steps", None, "must be given, to get the noise, or else --sigma")
+    if steps is not None and sigma is not None:
+        raise OptionError("steps", steps, "follows from --sigma, or gives it; leave one out")
 
 
 def _calibrate(method: DPSGD, n: int, budget: Budget, steps: int | None, as_json: bool) -> None:

@@ -1,14 +1,16 @@
 """Errors in the words of the command line: what the library calls `test_share` is `--test-share`.
 
 The library names its own options; which flag sets one depends on the command. Every command is
-told here to say its errors with its own flags.
+told here to say its errors with its own flags: of several for one option that which was typed, and
+what a configuration file says by the key that stands there.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from reticent import features, methods, models
 from reticent.cli.output import said
+from reticent.cli.settings import TABLES, read_config
 from reticent.errors import AccountingError, BudgetError, OptionError, ReticentError
 
 # Names that are no flag anywhere, or not of every command: the flags that set what they mean.
@@ -37,28 +40,74 @@ MEANT_BY: dict[str, tuple[str, ...]] = {
 }
 
 
+_TYPED = "reticent.typed"
+
+
 class Said(str):
     """A message that names flags already."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the user gave a command, in the user's words.
+
+    Attributes:
+        typed: the flags, and the names in NAME=VALUE after them.
+        keys: of a configuration file, as they are written there, by the library's names; none that
+            a flag goes over.
+        file: what the file is called in messages.
+    """
+
+    typed: frozenset[str] = frozenset()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    file: str = ""
 
 
 def flags_of(context: Any) -> dict[str, str]:
     """The flags of a command and of those it belongs to, by the names the library has for them."""
     found: dict[str, str] = {}
+    typed = _typed(context)
     while context is not None:
         for option in context.command.params:
             words = [word for word in getattr(option, "opts", ()) if word.startswith("--")]
+            chosen = [word for word in words if word in typed]
             for word in words:
-                found.setdefault(word[2:].replace("-", "_"), word)
+                found.setdefault(word[2:].replace("-", "_"), (chosen or [word])[0])
             if words and option.name is not None:
-                found.setdefault(option.name.rstrip("_"), words[0])
+                found.setdefault(option.name.rstrip("_"), (chosen or words)[0])
         context = context.parent
     return found
 
 
-def flag_for(name: str, flags: Mapping[str, str], of: str | None = None) -> str | None:
+def given_to(context: Any) -> Given:
+    """What was typed, and what stands in the command's configuration file."""
+    path, typed = context.params.get("config"), _typed(context)
+    if path is None:
+        return Given(typed)
+    values: dict[str, Any] = {}
+    with suppress(ReticentError):  # what is wrong with the file is said by another error
+        values = read_config(path)
+    flags = flags_of(context)
+    keys = {name: name for name in values if flags.get(name) not in typed}
+    for table in TABLES:
+        keys |= {name: f"{table}.{name}" for name in values.get(table, {}) if name not in typed}
+    return Given(typed, keys, f"config {str(path)!r}")
+
+
+def _typed(context: Any) -> frozenset[str]:
+    return frozenset(context.meta.get(_TYPED, ()))
+
+
+def flag_for(
+    name: str,
+    flags: Mapping[str, str],
+    of: str | None = None,
+    typed: frozenset[str] = frozenset(),
+) -> str | None:
     """What the user writes to set an option; None if this command has nothing for it.
 
-    `of` is the flag that is meant, where several could be.
+    `of` is the flag that is meant, where several could be; what was typed after it may be no option
+    at all.
 
     Example:
         >>> flag_for("test_share", {"test_share": "--test-share"})
@@ -68,7 +117,7 @@ def flag_for(name: str, flags: Mapping[str, str], of: str | None = None) -> str 
         >>> flag_for("attack_lr", {"set": "--set"})
         '--set attack_lr'
     """
-    if of is not None and of in flags and name in _assigned().get(of, ()):
+    if of is not None and of in flags and name in typed | _assigned()[of]:
         return f"{flags[of]} {name}"
     if name in flags:
         return flags[name]
@@ -95,21 +144,25 @@ def _assigned() -> dict[str, frozenset[str]]:
     }
 
 
-def in_flags(error: ReticentError, flags: Mapping[str, str]) -> str:
-    """The message of an error with flags for names.
+def in_flags(error: ReticentError, flags: Mapping[str, str], given: Given | None = None) -> str:
+    """The message of an error with flags for names; of what a file says, with its keys.
 
     Example:
         >>> in_flags(OptionError("test_share", 2, "is too large"), {"test_share": "--test-share"})
         '--test-share = 2: is too large'
     """
-    text = str(error)
+    text, given = str(error), given or Given()
     if error.args and isinstance(error.args[0], Said):
         return text
     if isinstance(error, OptionError):
-        named = None if error.hint.startswith("in ") else flag_for(error.option, flags, error.of)
-        shown = error.option if named is None else named
         value = "" if error.value is None else f" = {error.value!r}"
-        return f"{shown}{value}: {_hint(error.hint, flags)}"
+        if error.hint.startswith("in "):  # a file, which has keys and no flags
+            return f"{error.option}{value}: {error.hint}"
+        hint = _hint(error.hint, flags)
+        if error.option in given.keys:
+            return f"{given.keys[error.option]}{value}: in {given.file}: {hint}"
+        named = flag_for(error.option, flags, error.of, given.typed)
+        return f"{named or error.option}{value}: {hint}"
     return _hint(text, flags) if isinstance(error, (BudgetError, AccountingError)) else text
 
 
@@ -129,12 +182,36 @@ def _speaking(context: Any) -> Iterator[None]:
     try:
         yield
     except ReticentError as error:
-        error.args = (Said(in_flags(error, flags_of(context))),)
+        error.args = (Said(in_flags(error, flags_of(context), given_to(context))),)
         raise
+
+
+def _hear(command: Any, context: Any, args: list[str]) -> None:
+    """Note what is typed, and refuse what is there but empty, as an unset shell variable leaves it.
+
+    A path that is empty would mean the folder of the command.
+    """
+    typed = context.meta.setdefault(_TYPED, set())
+    for word in args:
+        name = word.partition("=")[0]
+        typed |= {name, name.rpartition(".")[2]}
+    given, _, order = command.make_parser(context).parse_args(args=list(args))
+    for parameter in order:
+        value = given.get(parameter.name)
+        if "" in (value if isinstance(value, (list, tuple)) else (value,)):
+            flag = next((word for word in parameter.opts if word in typed), parameter.opts[0])
+            raise OptionError(
+                flag, "", "is empty; give a value (is a shell variable not set?), or leave it out"
+            )
 
 
 class Command(TyperCommand):
     """A command whose errors name its flags."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As the base class, with an ear for what is typed."""
+        _hear(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """As the base class, with errors in the command's own words."""
@@ -148,6 +225,11 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """The same for commands that have others below them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As the base class, with an ear for what is typed."""
+        _hear(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """As the base class, with errors in the command's own words."""

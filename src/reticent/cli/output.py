@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,13 @@ def said(stopped: KeyboardInterrupt, text: str) -> None:
     if not getattr(stopped, "told", False):
         errors.print(text, soft_wrap=True, markup=False, highlight=False)
     stopped.told = True  # type: ignore[attr-defined]
+
+
+def refused(error: Exception) -> None:
+    """Say why a command ends: a line for people, and a document where one was asked for."""
+    errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    if "--json" in sys.argv:
+        print_json({"error": {"kind": type(error).__name__, "message": str(error)}})
 
 
 def warn(text: str) -> None:

@@ -21,7 +21,9 @@ from reticent.models.summary import parameter_counts
 from reticent.pace import Pace, measure
 from reticent.plans import (
     Row,
+    feasible,
     floor,
+    in_words,
     meaning,
     most_parameters,
     rows_for,
@@ -265,8 +267,8 @@ def _report(
         "suggested": line(chosen),
         "known": None if reached is None else {**asdict(reached), "says": reached.says()},
         "probe": None if pace is None else {**asdict(pace), "bytes": pace.memory(subject.n)},
-        "command": _command(subject, budget, chosen),
-        "python": _python(budget, chosen),
+        "command": _command(subject, budget, chosen) if feasible(chosen.effective) else None,
+        "python": _python(budget, chosen) if feasible(chosen.effective) else None,
     }
 
 
@@ -322,11 +324,9 @@ def _outlook(subject: Subject, chosen: Row, reached: Known | None) -> None:
             f"With {subject.parameters:,} parameters the noise on the mean of all releases has "
             f"length {length:.3f}: [bold]{verdict(length)[1]}[/]."
         )
-    counts = {name: most_parameters(chosen.effective, name) for name in ("little", "some", "much")}
     screen.print(
-        f"Models of up to {counts['little']:,} parameters lose little, up to {counts['some']:,} "
-        f"some, up to {counts['much']:,} much; beyond that it is hopeless. (A rule of thumb, from "
-        "private linear models of small public data sets.)"
+        f"{in_words(chosen.effective)} (A rule of thumb, from private linear models of small "
+        "public data sets.)"
     )
     if reached is not None:
         screen.print(
@@ -338,6 +338,10 @@ def _outlook(subject: Subject, chosen: Row, reached: Known | None) -> None:
 
 
 def _next(subject: Subject, budget: Budget, chosen: Row, pace: Pace | None) -> None:
+    if not feasible(chosen.effective):
+        more = ", a larger batch or more steps" if feasible(floor(budget, subject.n)) else ""
+        screen.print(f"Nothing to go on with: it takes more records or a larger ε{more}.")
+        return
     own = (chosen.batch, chosen.steps) == (subject.n, subject.recipe_steps)
     why = (
         "as the best recipe has it"

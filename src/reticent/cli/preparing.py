@@ -21,7 +21,8 @@ from reticent.features.standardising import NOISE
 from reticent.files import check_folder, read_json, to_json, write_atomically
 from reticent.privacy import Budget, Ledger
 from reticent.training.checkpoint import CHECKPOINT
-from reticent.training.train import pick_device, refuse_taken
+from reticent.training.result import refuse_taken
+from reticent.training.train import pick_device
 
 STATISTICS_FILE = "standardisation.safetensors"
 STANDARDISING = ("standardise_noise", "standardise_bound", "standardise_clip")

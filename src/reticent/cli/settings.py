@@ -15,8 +15,10 @@ from reticent.cli.own_data import completed, located, own_settings, published
 from reticent.data import lookup as describe_data
 from reticent.data.own import is_own
 from reticent.data.own.starting import usable
-from reticent.errors import CheckpointError, OptionError, one_of, whole
+from reticent.errors import CheckpointError, OptionError, among, one_of, whole
+from reticent.features import describe as describe_features
 from reticent.files import read_json, to_json, write_atomically
+from reticent.methods.catalog import not_an_option
 from reticent.privacy import Budget
 from reticent.recipes import recipe_for
 
@@ -26,6 +28,7 @@ else:
     import tomli as tomllib
 
 SETTINGS_FILE = "settings.json"
+TABLES = ("data_options", "feature_options", "model_options", "method_options")
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
     features = given.get("features", from_file.get("features", Settings.features))
     method = given.get("method", from_file.get("method", Settings.method))
     epsilon = given.get("epsilon", from_file.get("epsilon", Settings.epsilon))
+    _check_paths({**from_file, **given})
     n = given.get("n", from_file.get("n"))
     if n is not None:
         whole("n", n)  # batches and learning rates may follow from it
@@ -168,8 +172,9 @@ def resolve(config: Path | None, flags: dict[str, Any]) -> Settings:
             for layer in (recipe, from_file, given)
             for name, value in layer.get(table, {}).items()
         }
-    _check_names("model_options", merged["model_options"], merged.get("model"))
+    _check_names(merged)
     _check_meant(method, stated)
+    _check_size(merged, recipe, stated)
     if merged.get("non_private"):
         for name in ("epsilon", "delta", "noise"):
             if stated.get(name) is not None:
@@ -209,18 +214,46 @@ def _best(data: str, epsilon: float, stated: dict[str, Any]) -> dict[str, Any]:
     return recipe
 
 
-def _check_names(table: str, options: dict[str, Any], model: str | None) -> None:
-    """Refuse options that a model does not have, before any record is read."""
-    if model is None or model not in models.names():
-        return  # which is refused by name, later
-    takes = [option.name for option in models.describe(model).options]
+def _check_paths(stated: dict[str, Any]) -> None:
+    """Refuse an empty path, which would mean the folder of the command."""
+    for name in ("data", "root"):
+        if stated.get(name) == "":
+            raise OptionError(name, "", "is empty; give a value, or leave it out")
+
+
+def _check_names(merged: dict[str, Any]) -> None:
+    """Refuse options that the model or the features do not have, before anything is computed."""
+    model, kind = merged.get("model", Settings.model), merged.get("features", Settings.features)
+    card = models.describe(one_of("model", model, models.names()))
+    takes = [option.name for option in card.options]
+    _check_known("model_option", merged["model_options"], model, takes, "beside its shape it takes")
+    if kind != "none":
+        takes = [option.name for option in describe_features(kind).options]
+        _check_known("feature", merged["feature_options"], kind, takes, "it takes")
+
+
+def _check_known(
+    flag: str, options: dict[str, Any], owner: str, takes: list[str], says: str
+) -> None:
     for name, value in options.items():
         if name not in takes:
+            works = among(name, takes) or "none"
+            error = OptionError(name, value, f"{owner} has no such option; {says}: {works}")
+            error.of = flag
+            raise error
+
+
+def _check_size(merged: dict[str, Any], recipe: dict[str, Any], stated: dict[str, Any]) -> None:
+    """Refuse fewer records than a batch takes that nobody asked for; the method sees to others."""
+    n, card = merged.get("n"), methods.describe(merged.get("method", Settings.method))
+    defaults = {option.name: option.default for option in card.options}
+    for name in ("batch", "valid_batch"):
+        size = merged.get(name, getattr(Settings, name)) or defaults.get(name)
+        if n is not None and name in defaults and name not in stated and size > n:
+            data = merged.get("data", Settings.data)
+            whose = f"which the recipe for {data} has" if name in recipe else "the default"
             raise OptionError(
-                table,
-                f"{name}={value}",
-                f"{model} has no such option; beside its shape it takes: "
-                f"{', '.join(takes) or 'none'}",
+                "n", n, f"is less than {name} = {size}, {whose}; state a {name} that fits, too"
             )
 
 
@@ -240,9 +273,7 @@ def _check_meant(method: str, stated: dict[str, Any]) -> None:
     takes = {option.name for option in card.options}
     for name in _UNUSED:
         if stated.get(name) is not None and name not in takes:
-            raise OptionError(
-                name, stated[name], f"is not an option of {method}: {', '.join(sorted(takes))}"
-            )
+            raise not_an_option(method, name, stated[name])
 
 
 def assignments(option: str, given: list[str] | None) -> dict[str, Any] | None:
@@ -279,7 +310,9 @@ def checked(values: dict[str, Any], where: str) -> dict[str, Any]:
     known = {f.name: str(f.type) for f in fields(Settings)}
     for key, value in values.items():
         if key not in known:
-            raise OptionError(key, value, f"in {where}: no such setting; known: {', '.join(known)}")
+            raise OptionError(
+                key, value, f"in {where}: no such setting; known: {among(key, known)}"
+            )
         kinds = [k.strip().split("[")[0] for k in known[key].split("|")]
         allowed = tuple(t for kind in kinds for t in _TYPES.get(kind, ()))
         wrong_bool = isinstance(value, bool) and bool not in allowed

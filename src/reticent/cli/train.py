@@ -25,6 +25,7 @@ from reticent.cli.report import refresh_reports
 from reticent.cli.settings import Settings, assignments, resolve, save_settings, saved_settings
 from reticent.cli.stopping import Sitting, telling_what_was_stopped
 from reticent.cli.tensorboard import Board, check_tensorboard
+from reticent.cli.unfinished import check_begun
 from reticent.coins import Coins
 from reticent.errors import CheckpointError, OptionError
 from reticent.report.folder import DIAGNOSTICS_FILE, PRIVATE_REPORT_FILE, REPORT_FILE
@@ -157,6 +158,8 @@ def train(
             settings, folder = saved_settings(resume), resume
             if (folder / RUN_FILE).exists():
                 raise CheckpointError(f"resume = {str(folder)!r}: that run is finished")
+            if not settings.standardise:  # whose statistics are kept first, and missed by name
+                check_begun(folder)
         else:
             if out is not None:
                 refuse_taken_run(out, overwrite)  # before records are read, which may take minutes

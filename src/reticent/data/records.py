@@ -203,7 +203,7 @@ class DatasetRecords(Records):
         else:
             samples = [self.dataset[position] for position in positions]
         if self.collate is default_collate:
-            batch = self.collate(samples)
+            batch = self._collate(samples)
         else:
             batch = self._collate_apart(samples)
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
@@ -213,6 +213,12 @@ class DatasetRecords(Records):
             )
         inputs, targets = batch
         return inputs, targets
+
+    def _collate(self, samples: list[Any]) -> Any:
+        try:
+            return self.collate(samples)
+        except TypeError as error:
+            raise DataError(f"{type(self.dataset).__name__}: {error}") from error
 
     def _collate_apart(self, samples: list[Any]) -> Any:
         """Collate each sample alone, then stack: padding to the longest couples the records."""
@@ -238,6 +244,9 @@ def as_tensor(value: Any) -> torch.Tensor:
             value = torch.from_numpy(value)
     if not isinstance(value, torch.Tensor):
         raise DataError(f"a {type(value).__name__} among the records: must be a tensor")
+    if value.layout is not torch.strided:
+        kind = str(value.layout).removeprefix("torch.")
+        raise DataError(f"a {kind} tensor among the records: give a dense one, by .to_dense()")
     return value
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from reticent.errors import OptionError, one_of
+from reticent.errors import OptionError, meant, one_of
 from reticent.methods.advreg import AdvReg
 from reticent.methods.base import Method
 from reticent.methods.decay import NoiseDecay
@@ -375,5 +375,14 @@ def build(name: str, **options: Any) -> Method:
     known = {option.name for option in card.options}
     for option, value in options.items():
         if option not in known:
-            raise OptionError(option, value, f"is not an option of {name}: {', '.join(known)}")
+            raise not_an_option(name, option, value)
     return card.build(**options)
+
+
+def not_an_option(name: str, option: str, value: Any) -> OptionError:
+    """The error for an option that a method does not have: what it has, and which method has it."""
+    takes = sorted(known.name for known in describe(name).options)
+    others = [card.name for card in _CARDS.values() if option in {o.name for o in card.options}]
+    whose = f"; it is for {', '.join(others)}" if others else ""
+    works = f"{', '.join(takes)}{whose}{meant(option, takes)}"
+    return OptionError(option, value, f"is not an option of {name}: {works}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy.optimize import brentq
 from reticent.errors import BudgetError, OptionError
 from reticent.privacy.accountants import ORDERS, Bill, rdp_to_epsilon
 from reticent.privacy.budget import Budget
-from reticent.privacy.charges import Charge, SampledGaussian
+from reticent.privacy.charges import REACH, Charge, SampledGaussian
 from reticent.privacy.filters import divergence_left
 from reticent.privacy.ledger import Ledger
 from reticent.privacy.selective import SelectiveGaussian
@@ -20,6 +21,7 @@ from reticent.privacy.selective import SelectiveGaussian
 FEW_CHARGES = 3
 # Searching outside this range means that another option is the problem.
 LEAST_MULTIPLIER, MOST_MULTIPLIER = 0.05, 1e5
+USUAL_POWER = -5  # of ten, for δ
 
 
 def steps_for(
@@ -103,10 +105,7 @@ def noise_for_plan(
     # Rényi curves answer in milliseconds and suffice to tell that no search will help.
     quick = "rdp" if accountant is None and not opened.adaptive else accountant
     if epsilon(MOST_MULTIPLIER, quick) > budget.epsilon:
-        raise BudgetError(
-            f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g}: no noise multiplier up to "
-            f"{MOST_MULTIPLIER:g} affords {steps} steps; allow a larger epsilon or fewer steps"
-        )
+        raise _too_little(budget, bill_at(MOST_MULTIPLIER), ledger)
     if epsilon(LEAST_MULTIPLIER, quick) <= budget.epsilon:
         return LEAST_MULTIPLIER
     low, high = LEAST_MULTIPLIER, MOST_MULTIPLIER
@@ -123,6 +122,38 @@ def noise_for_plan(
     while epsilon(multiplier, accountant) > budget.epsilon:
         multiplier = _round_up(multiplier * 1.0001)
     return multiplier
+
+
+def _too_little(budget: Budget, bill: Bill, ledger: Ledger | None) -> BudgetError:
+    """The error where the most noise does not afford a bill, with what would."""
+    steps = sum(count for _, count in bill)
+    enough = _enough_delta(budget, bill, ledger)
+    hint = "allow a larger epsilon or fewer steps"
+    if enough is not None and sum(count * charge.cut for charge, count in bill) >= budget.delta:
+        hint = (
+            f"a delta of {enough:g} would do: it pays for what drawn noise, which ends at {REACH:g}"
+            " standard deviations, cannot hide"
+        )
+    elif enough is not None:
+        hint += f", or a delta of {enough:g}"
+    return BudgetError(
+        f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g}: no noise multiplier up to "
+        f"{MOST_MULTIPLIER:g} affords {steps} steps; {hint}"
+    )
+
+
+def _enough_delta(budget: Budget, bill: Bill, ledger: Ledger | None) -> float | None:
+    """The least power of ten up to a usual δ at which ε affords a bill; None where none does."""
+    planned = _opened(None, ledger)
+    if planned.adaptive:
+        return None
+    for charge, count in bill:
+        planned.charge(charge, "planned", count=count)
+    powers = range(math.floor(math.log10(budget.delta)) + 1, USUAL_POWER + 1)
+    found = bisect_left(
+        powers, True, key=lambda power: planned.epsilon(10.0**power, "rdp") <= budget.epsilon
+    )
+    return 10.0 ** powers[found] if found < len(powers) else None
 
 
 def _as_if_constant(
@@ -198,7 +229,8 @@ def check_failures(charges: Sequence[Charge], budget: Budget) -> None:
             "trials",
             next(getattr(c, "trials", None) for c in charges if c.failure == failure),
             f"all of them fail with probability up to {failure:.1e} a release, which delta = "
-            f"{budget.delta:g} does not leave room for; raise trials or leave it out",
+            f"{budget.delta:g} does not leave room for; raise trials, leave it out, or allow a "
+            "larger delta",
         )
 
 
@@ -244,7 +276,7 @@ def _round_up(value: float, digits: int = 4) -> float:
     return math.ceil(value * scale * (1 - 1e-12)) / scale
 
 
-def _opened(budget: Budget, ledger: Ledger | None) -> Ledger:
+def _opened(budget: Budget | None, ledger: Ledger | None) -> Ledger:
     opened = Ledger(budget, filter_order=None if ledger is None else ledger.filter_order)
     for entry in () if ledger is None else ledger.entries:
         opened.charge(

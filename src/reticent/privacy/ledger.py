@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reticent.errors import AccountingError, BudgetError, whole
+from reticent.errors import AccountingError, BudgetError, OptionError, ReticentError, whole
 from reticent.files import read_json, to_json, write_atomically
 from reticent.privacy.accountants import Bill
 from reticent.privacy.budget import ADJACENCY, Budget
@@ -79,6 +79,8 @@ class Ledger:
     """
 
     def __init__(self, budget: Budget | None = None, *, filter_order: float | None = None) -> None:
+        if budget is not None and not isinstance(budget, Budget):
+            raise OptionError("budget", budget, "must be a Budget(epsilon=..., delta=...)")
         self.budget = budget
         self.filter_order = None if filter_order is None else checked_order(filter_order)
         self._entries: list[Entry] = []
@@ -276,6 +278,8 @@ class Ledger:
             AccountingError: An adaptive charge with neither a filter order nor a covering plan.
         """
         whole("count", count, least=1)
+        if not isinstance(charge, Charge):
+            raise OptionError("charge", charge, "must be a Charge, such as SampledGaussian(...)")
         entry = Entry(charge, count, purpose, adaptive, within)
         self._check(entry)
         merged = self._merged(entry)
@@ -347,14 +351,18 @@ class Ledger:
     @classmethod
     def from_json(cls, data: Any) -> Ledger:
         """Read a ledger back, refusing anything that is not exactly one."""
+        at = "not a ledger"
         try:
-            if data["format"] != FORMAT:
-                raise AccountingError(f"format {data['format']!r}: must be {FORMAT!r}")
-            if data["adjacency"] != ADJACENCY:
-                raise AccountingError(f"adjacency {data['adjacency']!r}: must be {ADJACENCY!r}")
+            if not isinstance(data, dict):
+                raise AccountingError(f"must be an object, found {type(data).__name__}")
+            for name, must in (("format", FORMAT), ("adjacency", ADJACENCY)):
+                if data[name] != must:
+                    raise AccountingError(f"{name} {data[name]!r}: must be {must!r}")
             budget = None if data["budget"] is None else Budget(**data["budget"])
             ledger = cls(budget, filter_order=data["filter_order"])
-            for line in data["entries"]:
+            ledger._notes = list(dict.fromkeys(str(text) for text in data["notes"]))
+            for number, line in enumerate(data["entries"], 1):
+                at = f"entry {number}"
                 within = line.get("within")
                 entry = Entry(
                     charge=Charge.from_json(line["charge"]),
@@ -365,10 +373,10 @@ class Ledger:
                 )
                 ledger._check(entry)
                 ledger._entries.append(entry)
-            for text in data["notes"]:
-                ledger.note(str(text))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise AccountingError(f"not a ledger: {type(error).__name__} at {error}") from None
+        except KeyError as error:
+            raise AccountingError(f"{at}: {error} is missing") from None
+        except (TypeError, AttributeError, ReticentError) as error:
+            raise AccountingError(f"{at}: {error}") from None
         return ledger
 
     def save(self, path: str | Path) -> None:
@@ -378,15 +386,14 @@ class Ledger:
     @classmethod
     def load(cls, path: str | Path) -> Ledger:
         """Read a ledger file, or the ledger inside a `run.json`."""
+        where = f"ledger {str(path)!r}"
         try:
             data = read_json(Path(path))
+            nested = isinstance(data, dict) and isinstance(data.get("ledger"), dict)
+            return cls.from_json(data["ledger"] if nested else data)
         except OSError as error:
-            raise AccountingError(f"ledger {str(path)!r}: {error.strerror}") from None
-        except ValueError as error:
-            raise AccountingError(f"ledger {str(path)!r} is not JSON: {error}") from None
-        if isinstance(data, dict) and isinstance(data.get("ledger"), dict):
-            data = data["ledger"]
-        try:
-            return cls.from_json(data)
+            raise AccountingError(f"{where}: {error.strerror}") from None
         except AccountingError as error:
-            raise AccountingError(f"ledger {str(path)!r}: {error}") from None
+            raise AccountingError(f"{where}: {error}") from None
+        except ValueError as error:
+            raise AccountingError(f"{where} is not JSON: {error}") from None

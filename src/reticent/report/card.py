@@ -12,8 +12,9 @@ from reticent.errors import ReticentError
 from reticent.report.again import COMMAND, CONFIG_FILE, to_toml
 from reticent.report.folder import RunFolder
 from reticent.report.markup import clean
-from reticent.report.words import epsilon_text, guarantee, not_covered
+from reticent.report.words import epsilon_text, guarantee, not_covered, not_the_model
 from reticent.training.diverged import in_words
+from reticent.training.result import MODEL_FILE
 
 NEW_RECORDS = {"table": "new.csv", "array": "new.npz", "images": "new-images"}
 UNSTATED = "not stated; whoever publishes the model should say it here"
@@ -35,12 +36,15 @@ def described(folder: RunFolder) -> list[tuple[str, str | None]]:
     """The model and its data: names and values."""
     run, settings, weights = folder.run or {}, folder.settings, folder.weights
     known = data_set(folder)
+    file = None if folder.model_trouble is None else f"{MODEL_FILE} {folder.model_trouble}"
+    if weights is not None:
+        file = f"{MODEL_FILE}, {weights.bytes:,} bytes"
     method = run.get("method") or {}
     return [
         ("model", _name(settings.get("model"))),
         ("parameters", None if weights is None else f"{weights.parameters:,}"),
-        ("file", None if weights is None else f"model.safetensors, {weights.bytes:,} bytes"),
-        ("SHA-256", None if weights is None else weights.sha256),
+        ("file", file),
+        ("SHA-256", folder.sha256),
         ("method", _name(method.get("name") or settings.get("method"))),
         ("task", None if known is None else known.task),
         ("trained on", _name(folder.data)),
@@ -72,6 +76,8 @@ def model_card(folder: RunFolder) -> str:
         None,
     )
     lines = ["---", *_front(folder, known, accuracy), "---", "", f"# {_md(name)}", ""]
+    if folder.model_trouble is not None:
+        lines += [f"**{_md(not_the_model(folder.model_trouble))}**", ""]
     lines += ["## Privacy", "", f"**{_md(found.title)}.** {_md(found.sentence)}", ""]
     for text in found.plain:
         lines += [_md(text), ""]

@@ -10,9 +10,9 @@ from typing import Any
 from safetensors import safe_open
 
 from reticent.errors import CheckpointError
-from reticent.files import read_json
+from reticent.files import read_json, sha256_of
 from reticent.training.checkpoint import CHECKPOINT
-from reticent.training.result import MODEL_FILE, RUN_FILE, read_run
+from reticent.training.result import MODEL_FILE, MODEL_HASH, RUN_FILE, model_trouble, read_run
 
 AUDIT_FORMAT, AUDIT_FILE = "reticent-audit/1", "audit.json"
 DIAGNOSTICS_FILE = "diagnostics.private.json"
@@ -37,7 +37,8 @@ class RunFolder:
         name: The folder's name.
         run: What `run.json` holds; None while the run is not finished.
         settings: What `reticent train` was told, where it was that command; without paths.
-        weights: The model's file, if it is there.
+        weights: The model's file, if it is the one that the run wrote, as far as can be told.
+        model_trouble: What is wrong with the model's file otherwise, after its name.
         audited: Whether there is an audit of this very run; its contents are private.
         refuted: Whether that audit found something wrong. For a sound run it hardly ever does, so
             that it did not says next to nothing about the records; that it did must be said.
@@ -49,6 +50,7 @@ class RunFolder:
     run: dict[str, Any] | None
     settings: dict[str, Any]
     weights: Weights | None = None
+    model_trouble: str | None = None
     audited: bool = False
     refuted: bool = False
     audit: dict[str, Any] | None = None
@@ -59,6 +61,14 @@ class RunFolder:
         """What the data are called: a data set, or one's own file by its last name."""
         name = self.settings.get("data")
         return None if name is None else str(name).removeprefix("./")
+
+    @property
+    def sha256(self) -> str | None:
+        """Of the model that the run released, whatever lies beside `run.json`."""
+        told = (self.run or {}).get(MODEL_HASH)
+        if told is None:
+            return None if self.weights is None else self.weights.sha256
+        return str(told)
 
     @property
     def columns(self) -> list[tuple[str, ...]]:
@@ -116,11 +126,13 @@ def read_folder(folder: str | Path, *, private: bool = False) -> RunFolder:
         if private:
             raise
         audit = None  # damaged, or not for our eyes: there is one
+    trouble = model_trouble(folder, run)
     return RunFolder(
         name,
         run,
         without_paths(settings),
-        weights=_weights(folder / MODEL_FILE),
+        weights=None if trouble else _weights(folder / MODEL_FILE, run.get(MODEL_HASH)),
+        model_trouble=trouble,
         audited=audited,
         refuted=refuted,
         audit=audit if private else None,
@@ -173,14 +185,9 @@ def _object(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def _weights(path: Path) -> Weights | None:
-    if not path.exists():
-        return None
-    hashed = hashlib.sha256()
+def _weights(path: Path, sha256: str | None) -> Weights:
     try:
-        with path.open("rb") as file:
-            for piece in iter(lambda: file.read(1 << 20), b""):
-                hashed.update(piece)
+        sha256 = sha256_of(path) if sha256 is None else sha256
         with safe_open(path, framework="pt") as tensors:  # the header alone is read
             shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
     except Exception as error:
@@ -191,4 +198,4 @@ def _weights(path: Path) -> Weights | None:
         for length in shape:
             size *= length
         total += size
-    return Weights(total, path.stat().st_size, hashed.hexdigest())
+    return Weights(total, path.stat().st_size, sha256)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from reticent.audit.books import BooksReport
+from reticent.audit.books import BooksReport, model_check
 from reticent.report.again import COMMAND, CONFIG_FILE, to_toml
 from reticent.report.card import described
 from reticent.report.drawings import HeldOut, by_class, confusion, learning_curve
 from reticent.report.folder import PRIVATE_REPORT_FILE, RunFolder
 from reticent.report.markup import Child, Markup, el, facts, table
-from reticent.report.words import delta_text, epsilon_text, guarantee, not_covered, number
+from reticent.report.words import (
+    delta_text,
+    epsilon_text,
+    guarantee,
+    not_covered,
+    not_the_model,
+    number,
+)
 from reticent.training.diverged import in_words
 from reticent.training.train import SEEDED_NOTE
 
@@ -68,6 +75,8 @@ def _against(folder: RunFolder, books: BooksReport) -> list[str]:
     """Why somebody should not rely on the statement, where there is a reason."""
     assert folder.run is not None
     found = []
+    if folder.model_trouble is not None:
+        found.append(not_the_model(folder.model_trouble))
     if not books.passed:
         found.append("The books of this run do not add up, see below: do not rely on this ε.")
     if folder.refuted:
@@ -157,7 +166,7 @@ def ledger(folder: RunFolder, books: BooksReport) -> Markup:
             wide=True,
         ),
         el("h3", "Do the books add up?"),
-        el("p", "Recomputed from run.json when this page was made."),
+        el("p", "Recomputed from run.json and the model’s file when this page was made."),
         table(
             ("check", "", "found"),
             [
@@ -168,7 +177,7 @@ def ledger(folder: RunFolder, books: BooksReport) -> Markup:
                     else el("span", "no", class_="bad"),
                     check.detail,
                 )
-                for check in books.checks
+                for check in (*books.checks, model_check(run, folder.model_trouble))
             ],
             "Checks of the books",
             numbers=99,
@@ -243,7 +252,7 @@ def _plain(value: float | None) -> str | None:
 def audit_hidden(folder: RunFolder) -> Markup:
     """In a public report: that there is an audit, and nothing of what it found."""
     text = (
-        "An audit of this folder exists. What it measured was computed from the records without "
+        "An audit of this folder exists. What audits measure is computed from the records without "
         "noise and is as private as they are, so it is not shown here."
         if folder.audited
         else "No audit is in this folder."

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reticent.report.markup import clean
+from reticent.training.result import MODEL_FILE
 
 PERCENT = "\N{NO-BREAK SPACE}%"
 UNIT = "one record: one input with its label"
@@ -188,6 +189,14 @@ def _deniable(released: dict[str, Any]) -> Guarantee:
         "Each update of this training was released only if, for enough other batches of records, "
         "it might as well have come from them. This is not differential privacy.",
         tuple(plain),
+    )
+
+
+def not_the_model(trouble: str) -> str:
+    """What to say where the model's file is not the one that the run wrote."""
+    return (
+        f"{MODEL_FILE} {trouble}. What is said here is about the model that this run released, not "
+        "about what lies in this folder."
     )
 
 

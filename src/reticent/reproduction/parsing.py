@@ -11,7 +11,7 @@ from typing import Any
 
 from reticent import data as datasets
 from reticent.cli.settings import Settings
-from reticent.errors import ReticentError
+from reticent.errors import ReticentError, among, meant
 from reticent.reproduction import measures as known_measures
 from reticent.reproduction.reading import Reader, flat, merged, numbers, without_nan
 from reticent.reproduction.tables import (
@@ -130,6 +130,7 @@ def _check_key(reader: Reader, key: str, name: str, kind: str) -> None:
         return
     if first not in _SETTINGS or bool(dot) != (first in _OPEN):
         works = f"{', '.join(_SETTINGS)}; an option of a method as method_options.NAME"
+        works += meant(first, _SETTINGS)
         raise reader.refuse(key, name, f"must be a setting: {works}")
 
 
@@ -206,7 +207,7 @@ def _row(reader: Reader, table: Table) -> Row:
     variants = reader.texts("variants") or (SOUND,)
     for variant in variants:
         if variant not in VARIANTS:
-            raise reader.refuse("variants", variant, f"must be one of {', '.join(VARIANTS)}")
+            raise reader.refuse("variants", variant, f"must be one of {among(variant, VARIANTS)}")
     single = reader.take("single", bool, False)
     on = reader.inner("on")
     cells: dict[str, Cell] = {}

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from reticent import methods
 from reticent.cli.settings import Settings, checked
-from reticent.errors import OptionError
+from reticent.errors import OptionError, among
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -102,7 +102,7 @@ class Reader:
         """One of these texts."""
         value = self.take(key, str, default)
         if value not in choices:
-            raise self.refuse(key, value, f"must be one of {', '.join(choices)}")
+            raise self.refuse(key, value, f"must be one of {among(value, choices)}")
         return value
 
     def inner(self, key: str) -> Reader:
@@ -130,7 +130,7 @@ class Reader:
     def done(self) -> None:
         """Refuse what nobody asked for."""
         for key, value in self._left.items():
-            known = ", ".join(self._asked)
+            known = among(key, self._asked)
             raise self.refuse(key, value, f"no such key here; known: {known}")
 
 

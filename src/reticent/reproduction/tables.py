@@ -20,7 +20,7 @@ from typing import Any
 
 from reticent import features, methods, models
 from reticent.cli.settings import Settings
-from reticent.errors import OptionError, ReticentError
+from reticent.errors import OptionError, ReticentError, among, meant, positive, whole
 from reticent.reproduction.reading import (
     Reader,
     merged,
@@ -290,7 +290,7 @@ def _shipped(name: str) -> Table:
     known = names()
     if name not in known:
         raise OptionError(
-            "table", name, f"must be a TOML file of your own or one of {', '.join(known)}"
+            "table", name, f"must be a TOML file of your own or one of {among(name, known)}"
         )
     paper, _, table = name.partition("/")
     file = _presets() / paper / f"{table}.toml"
@@ -321,7 +321,7 @@ def _settings(shared: dict[str, Any], own: dict[str, Any], where: str, trains: b
 
 def _check(entry: Entry, source: str) -> None:
     """Build the method, and look up the rest: refused is what cannot work, before any training."""
-    from reticent.cli.building import build_method
+    from reticent.cli.building import budget_of, build_method, run_options
 
     settings = entry.settings
     try:
@@ -330,12 +330,18 @@ def _check(entry: Entry, source: str) -> None:
         if entry.variant != SOUND and settings.method != methods.DPSUR.name:
             raise OptionError("variants", entry.variant, "is for the method dpsur only")
         models.describe(settings.model)
+        budget_of(settings)
+        if settings.steps is not None:
+            whole("steps", settings.steps, least=0)
+        if settings.epochs is not None:
+            positive("epochs", settings.epochs)
+        run_options(settings, settings.n or 1)
         if settings.features != "none":
             features.describe(settings.features).complete(settings.feature_options)
         build_method(settings)
     except (ReticentError, TypeError) as error:
         raise OptionError(
-            "table", source, f"row {entry.row!r} on {entry.data}, column {entry.column}: {error}"
+            "table", source, f"in row {entry.row!r} on {entry.data}, column {entry.column}: {error}"
         ) from error
 
 
@@ -346,6 +352,7 @@ def _asked(option: str, given: Iterable[Any] | None, known: tuple[Any, ...]) -> 
     for value in asked:
         if value not in known:
             shown = ", ".join(str(one) for one in known) or "none: it has a single one"
+            shown += meant(value, known)
             raise OptionError(option, value, f"is not in this table, which has {shown}")
     return asked
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from reticent.coins import Coins
 from reticent.errors import CheckpointError, ModelError, OptionError
 from reticent.methods.base import Method, Stage, bill_of
 from reticent.privacy import Budget, Ledger
-from reticent.training.checkpoint import CHECKPOINT, write_checkpoint
+from reticent.training.checkpoint import write_checkpoint
 from reticent.training.conduct import Conduct
 from reticent.training.diverged import divergence
 from reticent.training.evaluation import Evaluation, Metrics, averaged_weights
@@ -109,6 +110,14 @@ class Training:
     def seconds(self) -> float:
         """Time spent on this training, earlier sittings included."""
         return self._seconds + time.monotonic() - self._started
+
+    @property
+    def epsilon(self) -> float:
+        """What has been paid for so far, at the budget's δ: an upper bound; infinite without one.
+
+        `result` states more where the training ends before its planned number of releases.
+        """
+        return math.inf if self.budget is None else self.run.ledger.epsilon(self.budget.delta)
 
     @property
     def peak_memory_bytes(self) -> int | None:
@@ -221,8 +230,8 @@ class Training:
             diverged=divergence(self.run.model, self.metrics),
         )
         if self._folder is not None:
-            self._result.save(self._folder)
-            (self._folder / CHECKPOINT).unlink(missing_ok=True)
+            # `run` has refused or removed any other run in the folder
+            self._result.save(self._folder, overwrite=True)
         return self._result
 
     def _check_frozen(self) -> None:

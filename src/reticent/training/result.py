@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import platform
 from dataclasses import dataclass, field
@@ -10,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import nn
 
 from reticent.errors import CheckpointError
-from reticent.files import read_json, to_json, write_atomically
+from reticent.files import check_folder, read_json, sha256_of, to_json, write_atomically
 from reticent.privacy import Budget, Ledger, Statement
+from reticent.training.checkpoint import CHECKPOINT
 
 RUN_FORMAT = "reticent-run/1"
 RUN_FILE, MODEL_FILE = "run.json", "model.safetensors"
+MODEL_HASH = "model_sha256"  # in `run.json`; runs of earlier versions lack it
 
 
 def versions() -> dict[str, str]:
@@ -81,7 +85,7 @@ class Result:
         return "none" if private and not math.isfinite(self.epsilon) else self.guarantee
 
     def to_json(self) -> dict[str, Any]:
-        """What `run.json` holds."""
+        """What `run.json` holds, but for the hash of the model's file, which `save` adds."""
         statement = self.statement.to_json()
         return {
             "format": RUN_FORMAT,
@@ -109,17 +113,59 @@ class Result:
             "ledger": self.ledger.to_json(),
         }
 
-    def save(self, folder: str | Path) -> Path:
-        """Write `model.safetensors`, then `run.json`: where the latter stands, both are whole."""
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write `model.safetensors`, then `run.json`: where the latter stands, both are whole.
+
+        Args:
+            folder: Where to. The folder that holds this very run can be given again.
+            overwrite: Replace another run in the folder, finished or not.
+
+        Raises:
+            CheckpointError: the folder holds another run.
+        """
         folder = Path(folder)
-        report = to_json(self.to_json())  # first: a report that cannot be written stops here
+        check_folder("folder", folder)
+        weights = self._weights()
+        told = {**self.to_json(), MODEL_HASH: hashlib.sha256(weights).hexdigest()}
+        report = to_json(told)  # before any change: a report that cannot be written stops here
+        if not _holds(folder, report):
+            if not overwrite:
+                refuse_taken(folder)
+            (folder / RUN_FILE).unlink(missing_ok=True)  # else it would stand over other weights
+        write_atomically(folder / MODEL_FILE, weights)
+        write_atomically(folder / RUN_FILE, report)
+        (folder / CHECKPOINT).unlink(missing_ok=True)  # last: until then it can be gone on from
+        return folder
+
+    def _weights(self) -> bytes:
+        """The content of the model's file."""
         tensors = {
             name: value.detach().cpu().clone().contiguous()
             for name, value in self.model.state_dict().items()
         }
-        write_atomically(folder / MODEL_FILE, save(tensors))
-        write_atomically(folder / RUN_FILE, report)
-        return folder
+        return save(tensors)
+
+
+def refuse_taken(folder: Path) -> None:
+    """Refuse a folder that holds a run, finished or not."""
+    if (folder / RUN_FILE).exists():
+        raise CheckpointError(
+            f"{str(folder)!r} holds a finished run; choose another folder, or say --overwrite "
+            "(overwrite=True) to replace it"
+        )
+    if (folder / CHECKPOINT).exists():
+        raise CheckpointError(
+            f"{str(folder)!r} holds an unfinished run; go on with --resume (resume=True), replace "
+            "it with --overwrite (overwrite=True), or choose another folder"
+        )
+
+
+def _holds(folder: Path, report: bytes) -> bool:
+    """Whether a folder has this very `run.json`."""
+    try:
+        return (folder / RUN_FILE).read_bytes() == report
+    except OSError:
+        return False
 
 
 def read_run(folder: str | Path) -> dict[str, Any]:
@@ -136,8 +182,39 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     return data
 
 
+def model_trouble(folder: str | Path, run: dict[str, Any]) -> str | None:
+    """What is wrong with a folder's model beside its `run.json`, after the file's name; or None.
+
+    A run of an earlier version does not say which file is its model: any whole one will do.
+    """
+    path = Path(folder) / MODEL_FILE
+    try:
+        if MODEL_HASH in run:
+            same = sha256_of(path) == run[MODEL_HASH]
+            other = f"is not the file that this run wrote: its SHA-256 is not the one in {RUN_FILE}"
+            return None if same else other
+        with safe_open(path, framework="pt"):
+            return None
+    except FileNotFoundError:
+        return "does not exist"
+    except (OSError, SafetensorError) as error:
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+
+
+def check_model(folder: str | Path, run: dict[str, Any]) -> None:
+    """Refuse a folder whose model is not the one that its run released."""
+    trouble = model_trouble(folder, run)
+    if trouble is not None:
+        raise CheckpointError(
+            f"{str(Path(folder) / MODEL_FILE)!r} {trouble}; copy it from the folder of the training"
+        )
+
+
 def load_weights(model: nn.Module, folder: str | Path) -> nn.Module:
-    """Load a saved run's weights into a model of the same architecture."""
+    """Load a saved run's weights into a model of the same architecture.
+
+    Whatever weights are in the folder: they need not be those that its `run.json` is about.
+    """
     path = Path(folder) / MODEL_FILE
     try:
         model.load_state_dict(load_file(path))

@@ -16,7 +16,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from reticent.coins import Coins
 from reticent.data.records import Records, as_records
 from reticent.errors import (
-    CheckpointError,
     DivergenceWarning,
     OptionError,
     between,
@@ -45,7 +44,7 @@ from reticent.training.parameters import FlatParameters
 from reticent.training.planning import plan
 from reticent.training.probe import check_model, probe
 from reticent.training.restoring import check_restorable
-from reticent.training.result import MODEL_FILE, RUN_FILE, Result
+from reticent.training.result import MODEL_FILE, RUN_FILE, Result, refuse_taken
 from reticent.training.run import LossFn, Run
 from reticent.training.state import SchedulerFactory, State, WeightAverage
 
@@ -328,20 +327,6 @@ def _occupied(folder: Path | None, resume: bool, overwrite: bool) -> dict[str, A
     if not overwrite:
         refuse_taken(folder)
     return None
-
-
-def refuse_taken(folder: Path) -> None:
-    """Refuse a folder that holds a run, finished or not."""
-    if (folder / RUN_FILE).exists():
-        raise CheckpointError(
-            f"{str(folder)!r} holds a finished run; choose another folder, or say --overwrite "
-            "(overwrite=True) to replace it"
-        )
-    if (folder / CHECKPOINT).exists():
-        raise CheckpointError(
-            f"{str(folder)!r} holds an unfinished run; go on with --resume (resume=True), replace "
-            "it with --overwrite (overwrite=True), or choose another folder"
-        )
 
 
 def train(

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from reticent.data.own import from_file
+from reticent.data.own.arrays import new_inputs
 from reticent.errors import DataError, OptionError
 
 CHANCE = np.random.RandomState(0)
@@ -86,6 +87,16 @@ def test_arrays_that_cannot_be_used(tmp_path, arrays, message):
     with pytest.raises((DataError, OptionError)) as caught:
         from_file(saved(tmp_path / "a.npz", **arrays), **BITS)
     assert message in str(caught.value)
+
+
+def test_no_records_and_no_file_are_said_as_such(tmp_path):
+    empty = saved(tmp_path / "empty.npz", inputs=ROWS[:0], labels=LABELS[:0])
+    for read in (from_file, new_inputs):
+        with pytest.raises(DataError, match=r"empty\.npz: holds no records$"):
+            read(empty)
+    np.save(tmp_path / "x.npy", ROWS)
+    with pytest.raises(DataError, match=r"nolabels\.npy: there is no such file$"):
+        from_file(tmp_path / "x.npy", target="nolabels.npy")
 
 
 def test_pickles_and_other_files_are_refused(tmp_path):

@@ -108,8 +108,11 @@ def test_a_test_file_is_read_by_the_training_files_plan(people, csv_file):
 
 def test_a_test_file_without_a_column_is_refused(people, csv_file):
     other = csv_file("ill,age\nyes,60\n", "test.csv")
-    with pytest.raises(OptionError, match=r"columns = 'income': must be a column of .*test\.csv"):
+    says = r"test = '.*test\.csv': has no column income, city, note, which .* its columns: age\."
+    with pytest.raises(OptionError, match=says):
         from_file(people, **STATED, test=other)
+    with pytest.raises(OptionError, match=r"target = 'il': must be a column of .*mean ill\?"):
+        from_file(people, **{**STATED, "target": "il"})
 
 
 def test_labels_keep_the_order_of_their_list():

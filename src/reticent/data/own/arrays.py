@@ -114,7 +114,9 @@ def new_inputs(path: Path) -> NDArray[Any]:
                 f"{path}: expected an array called {listed(_INPUTS)}, found {listed(list(found))}"
             )
         found = found[name]
-    if found.ndim < 2 or not len(found):
+    if not found.size:
+        raise DataError(f"{path}: holds no records")
+    if found.ndim < 2:
         raise DataError(f"{path}: inputs have shape {found.shape}; expected one row a record")
     inputs: NDArray[Any] = found
     return inputs
@@ -134,6 +136,8 @@ def _pick(path: Path, held: dict[str, Any], target: str | None, part: str) -> Ar
 
 
 def _records(path: Path, inputs: Any, labels: Any) -> Arrays:
+    if not inputs.size and not labels.size:
+        raise DataError(f"{path}: holds no records")
     if labels.ndim != 1 or inputs.ndim < 2 or len(labels) != len(inputs) or not len(labels):
         raise DataError(
             f"{path}: inputs of shape {inputs.shape} and labels of shape {labels.shape}: expected "
@@ -155,5 +159,7 @@ def _loaded(path: Path) -> Any:
             return found
         with found:
             return {name: found[name] for name in found.files}
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
     except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: expected a NumPy file without pickles, found {error}") from None

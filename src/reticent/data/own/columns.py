@@ -15,12 +15,13 @@ from typing import Any
 from reticent.data.own.options import listed
 from reticent.data.own.tables import Table, cell_text
 from reticent.encoders import ENVIRONMENT, about, where
-from reticent.errors import DataError, OptionError, finite, one_of, whole
+from reticent.errors import DataError, OptionError, among, finite, meant
 
 KINDS = ("numeric", "category", "text", "sentences", "ignore")
 OF_TEXT = ("text", "sentences")
 CATEGORY_BUCKETS = 64
 TEXT_BUCKETS = 4096
+MOST_BUCKETS = 1 << 20
 LOG_REACH = 6
 """Without bounds, numbers count up to ±10^6: a public guess."""
 COMMAS = (
@@ -189,28 +190,32 @@ def _parse_columns(words: Iterable[str], names: list[str]) -> dict[str, Column]:
                 "columns",
                 word,
                 "must be NAME:KIND or NAME:KIND:OPTIONS with a column of "
-                f"{listed(names)}, or * for all others",
+                f"{listed(names)}, or * for all others{meant(word.partition(':')[0], names)}",
             )
         name = max(fits, key=len)
         if name in found:
             raise OptionError("columns", word, f"{name!r} is there twice")
         kind, _, options = word[len(name) + 1 :].partition(":")
-        found[name] = _stated(word, name, one_of("columns", kind, KINDS), options)
+        found[name] = _stated(word, name, kind, options)
     return found
 
 
 def _stated(word: str, name: str, kind: str, options: str) -> Column:
+    if kind not in KINDS:
+        raise OptionError(
+            "columns", word, f"the kind of {name!r} must be one of {among(kind, KINDS)}"
+        )
     if kind == "numeric":
         return Column(name, kind, bounds=parse_range("columns", word, options) if options else None)
     if kind == "category":
         if not options or options.isdecimal():
-            return Column(name, kind, buckets=_buckets(options, CATEGORY_BUCKETS))
+            return Column(name, kind, buckets=_buckets(word, options, CATEGORY_BUCKETS))
         values = tuple(value.strip() for value in options.split(","))
         if len(set(values)) != len(values) or "" in values:
             raise OptionError("columns", word, "the list of values has one twice, or an empty one")
         return Column(name, kind, values=values)
     if kind == "text" and (not options or options.isdecimal()):
-        return Column(name, kind, buckets=_buckets(options, TEXT_BUCKETS))
+        return Column(name, kind, buckets=_buckets(word, options, TEXT_BUCKETS))
     if options:
         raise OptionError("columns", word, f"{kind} takes no option {options!r}")
     if kind == "sentences":
@@ -226,10 +231,12 @@ def _stated(word: str, name: str, kind: str, options: str) -> Column:
     return Column(name, kind)
 
 
-def _buckets(options: str, default: int) -> int:
-    count = whole("buckets", int(options or default), least=2)
-    if count > 1 << 20:
-        raise OptionError("buckets", count, "must be at most a million")
+def _buckets(word: str, options: str, default: int) -> int:
+    count = int(options or default)
+    if not 2 <= count <= MOST_BUCKETS:
+        raise OptionError(
+            "columns", word, f"its number of buckets must lie in [2, {MOST_BUCKETS:,}]"
+        )
     return count
 
 
@@ -243,7 +250,8 @@ def _parse_bounds(
         if not equals:
             everywhere = parse_range("bounds", word, limits)
         elif name not in names:
-            raise OptionError("bounds", word, f"must name a column of {listed(names)}")
+            works = f"{listed(names)}{meant(name, names)}"
+            raise OptionError("bounds", word, f"must name a column of {works}")
         else:
             found[name] = parse_range("bounds", word, limits)
     return found, everywhere

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from reticent.errors import DataError, OptionError, between, whole
+from reticent.errors import DataError, OptionError, among, between, whole
 
 TEST_SHARE = 0.2
 LARGEST = 1024  # side of an image
@@ -46,7 +46,7 @@ class Reading:
         for name, value in options.items():
             if name not in known:
                 raise OptionError(
-                    name, value, f"is no option of one's own data; known: {', '.join(known)}"
+                    name, value, f"is no option of one's own data; known: {among(name, known)}"
                 )
         given = {name: value for name, value in options.items() if value is not None}
         for name in ("target", "test"):

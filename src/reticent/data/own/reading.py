@@ -31,7 +31,7 @@ from reticent.data.own.options import TEST_SHARE, Reading, listed
 from reticent.data.own.recorded import Recorded
 from reticent.data.own.splits import Line, OwnSplits
 from reticent.data.own.splitting import held_out
-from reticent.data.own.tables import table_of
+from reticent.data.own.tables import shown_names, table_of
 from reticent.errors import DataError, OptionError
 
 LEAST_RECORDS = 10
@@ -162,7 +162,8 @@ def _assembled(name: str, main: Content, test: Content | None, reading: Reading)
     plan = _planned(main, reading)
     labels = class_numbers(main.labels, classes, main.where)  # first: texts may take minutes
     inputs = plan.inputs(main)
-    notes, told = [], []
+    # what follows from the records' values is for whoever holds them, and in no report
+    notes, told, private = [], [], []
     if reading.classes is None and main.classes is None:
         told.append(LEARNED)
     guessed = [column.name for column in plan.columns if column.inferred]
@@ -186,10 +187,11 @@ def _assembled(name: str, main: Content, test: Content | None, reading: Reading)
             raise OptionError(
                 "test_share", reading.test_share, f"{test.origin} has test records; leave it out"
             )
+        _check_columns(test, plan.columns, reading)
         held = plan.inputs(test), class_numbers(test.labels, classes, test.where)
         _check_alike(test, held[0], inputs)
         if _mostly_in(held, (inputs, labels)):
-            told.append(IN_TRAINING)
+            private.append(IN_TRAINING)
     recorded = Recorded(
         main.source, tuple(classes), tuple(inputs.shape[1:]), plan.columns, main.scale
     )
@@ -213,7 +215,7 @@ def _assembled(name: str, main: Content, test: Content | None, reading: Reading)
         private_columns=recorded.private_columns,
         missing_columns=recorded.missing_columns,
         blocks=plan.blocks,
-        warnings=tuple(told),
+        warnings=(*told, *private),
         recorded=recorded,
     )
 
@@ -248,6 +250,21 @@ def _planned_table(columns: tuple[Column, ...]) -> _Plan:
         columns=columns,
         blocks=len(used),
     )
+
+
+def _check_columns(test: Content, columns: tuple[Column, ...], reading: Reading) -> None:
+    """Refuse test records that lack what the training records were read by."""
+    there = () if test.table is None else tuple(test.table.columns)
+    lacking = [column.name for column in columns if column.width and column.name not in there]
+    if not lacking:
+        return
+    told = (
+        f"has no column {listed(lacking)}, which the training records have; its columns: "
+        f"{shown_names(there) or 'none'}. Where nothing is known, leave cells empty"
+    )
+    if reading.test is None:
+        raise DataError(f"{test.origin}: {told}")
+    raise OptionError("test", reading.test, told)
 
 
 def _check_alike(test: Content, held: Tensor, inputs: Tensor) -> None:

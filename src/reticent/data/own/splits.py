@@ -33,7 +33,8 @@ class OwnSplits(Splits):
         private_columns: the numbers of a record that have no public scale.
         missing_columns: for each of these, the number that is 1 where it is missing; -1: none is.
         blocks: how many columns take part; each has length at most 1.
-        warnings: what the user should be told at once; these are among the notes.
+        warnings: what the user should be told at once. Those among the notes follow from what was
+            stated; others are as private as the records, and are written nowhere.
         recorded: how records became numbers, for others that come later.
     """
 

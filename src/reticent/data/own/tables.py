@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from reticent.data.own.options import listed
-from reticent.errors import DataError, OptionError
+from reticent.errors import DataError, OptionError, meant
 
 DELIMITERS = ",;\t|"
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -59,14 +59,15 @@ class Table:
     def column(self, option: str, name: str | None) -> list[Any]:
         """The cells of a column, or an error that says which columns there are."""
         if name is None or name not in self.columns:
-            raise OptionError(
-                option, name, f"must be a column of {self.origin}: {shown_names(self.columns)}"
-            )
+            works = shown_names(self.columns, name)
+            raise OptionError(option, name, f"must be a column of {self.origin}: {works}")
         return self.columns[name]
 
 
-def shown_names(columns: Iterable[str]) -> str:
+def shown_names(columns: Iterable[str], asked: str | None = None) -> str:
     """Names of columns for a message, unless they may be the cells of a record: no header.
+
+    Where another was asked for, with the one that was meant.
 
     >>> shown_names(["age", "ill"])
     'age, ill'
@@ -76,7 +77,7 @@ def shown_names(columns: Iterable[str]) -> str:
     names = list(columns)
     numbers = sum(map(_is_number, names))
     if not numbers or (numbers > 1 and _counted(names)):
-        return listed(names)
+        return listed(names) + ("" if asked is None else meant(asked, names))
     return (
         f"it has {len(names)}; is the first line a record? Put a header with the names of the "
         "columns above it"
