@@ -155,9 +155,8 @@ def test_missing_data_is_said_and_how_to_get_it(tmp_path):
 
 
 def test_word_vectors_are_missing_only_where_they_are_used(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        datasets, "locate", lambda name, root: datasets.Location("prepared", tmp_path, (tmp_path,))
-    )
+    here = datasets.Location("prepared", tmp_path, (tmp_path,))
+    monkeypatch.setattr(measuring.datasets, "locate", lambda name, root: here)
     texts = replace(SETTINGS, data="imdb-first", model="imdb-bilstm")
     own = replace(texts, model_options={"words": "trained"})
     said = [
