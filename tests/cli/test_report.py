@@ -63,10 +63,20 @@ def test_report_writes_where_it_is_told(folder, tmp_path, monkeypatch):
         "card": str(there.parent / "MODEL_CARD.md"),
         "private": False,
         "finished": True,
+        "model_trouble": None,
     }
     assert opened == [there.as_uri()]
     assert there.read_text() == (folder / "report.html").read_text()
     assert (there.parent / "MODEL_CARD.md").exists()
+
+
+def test_report_says_where_the_model_is_another_one(folder):
+    assert json.loads(call("report", folder, "--json"))["model_trouble"] is None
+    (folder / "model.safetensors").unlink()
+    ended = runner.invoke(app, ["report", str(folder)])
+    assert ended.exit_code == 0
+    assert "model.safetensors does not exist; the page says so" in ended.stderr
+    assert "does not exist" in (folder / "report.html").read_text()
 
 
 def test_report_private_warns(folder):

@@ -12,6 +12,7 @@ from rich.markup import escape
 from reticent.cli.output import AsJson, errors, print_json, screen
 from reticent.report import write_card, write_report
 from reticent.report.folder import CARD_FILE, read_folder
+from reticent.training.result import MODEL_FILE
 
 PRIVATE_WARNING = "shows what ε does not cover: must not leave whoever holds the records"
 
@@ -40,7 +41,8 @@ def report(
     """
     path = write_report(run, out, private=private)
     described = write_card(run, path.parent / CARD_FILE) if card else None
-    finished = read_folder(run).run is not None
+    found = read_folder(run)
+    finished = found.run is not None
     if as_json:
         print_json(
             {
@@ -48,6 +50,7 @@ def report(
                 "card": None if described is None else str(described),
                 "private": private,
                 "finished": finished,
+                "model_trouble": found.model_trouble,
             }
         )
     else:
@@ -56,6 +59,9 @@ def report(
                 screen.print(f"written: {written}", soft_wrap=True, markup=False)
         if not finished:
             screen.print("the run is not finished; the page says so")
+    if found.model_trouble is not None:
+        told = f"{MODEL_FILE} {found.model_trouble}; the page says so"
+        errors.print(f"[bold yellow]warning:[/] {escape(told)}", soft_wrap=True)
     if private:
         errors.print(f"[bold]{escape(str(path))}[/]: {PRIVATE_WARNING}", soft_wrap=True)
     if open_:
