@@ -8,7 +8,7 @@ import reticent as rt
 from reticent.coins import Coins
 from reticent.gradients import Flat, clipped_sum, rounding
 from reticent.gradients.plans import FEW, SHORT, added_up
-from reticent.gradients.rules.base import IN_A_ROW, squares
+from reticent.gradients.rules.lengths import IN_A_ROW, squares
 from reticent.training.run import Run
 
 CE = nn.CrossEntropyLoss()

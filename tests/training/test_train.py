@@ -2,8 +2,6 @@ import math
 
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from dp_accounting.pld import PLDAccountant
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -251,16 +249,6 @@ def test_stopping_early_with_a_shared_ledger_keeps_the_budget():
     assert 2.5 < result.epsilon <= 3
 
 
-def test_a_second_training_in_a_ledger_says_what_its_epsilon_takes_for_granted():
-    ledger = rt.Ledger(BUDGET)
-    rt.features.standardise(rt.data.load("digits"), ledger=ledger, n=1437, noise=300.0)
-    given = options(method=rt.DPSGD(batch=30, clip=1.0, noise=9.0), steps=2, ledger=ledger)
-    rt.train(model(), (INPUTS, TARGETS), **given)  # statistics are planned with the run
-    assert not any("other trainings" in note for note in ledger.notes)
-    result = rt.train(model(), (INPUTS, TARGETS), **{**given, "coins": rt.Coins.from_seed(6)})
-    assert any("fixed before their results were seen" in note for note in result.ledger.notes)
-
-
 def test_half_precision_parameters_are_summed_in_double():
     net = model().bfloat16()
     training = rt.run(net, (INPUTS.bfloat16(), TARGETS), **options())
@@ -405,16 +393,3 @@ def test_metrics_that_are_tensors_or_infinite_are_kept(tmp_path):
     )
     assert result.metrics[-1]["x"] == math.inf
     assert rt.training.read_run(tmp_path)["metrics"][-1]["x"] is None
-
-
-def test_a_training_says_what_has_been_paid_for_so_far():
-    training = rt.run(model(), (INPUTS, TARGETS), **options(steps=5))
-    assert training.epsilon == 0.0
-    for release in training:
-        accountant = PLDAccountant()
-        event = PoissonSampledDpEvent(30 / N, GaussianDpEvent(2.0))
-        exact = accountant.compose(event, release.step).get_epsilon(BUDGET.delta)
-        assert exact * (1 - 1e-9) <= training.epsilon <= exact * 1.01 + 1e-3
-    assert training.result().epsilon == training.epsilon <= BUDGET.epsilon
-    unpaid = options(method=rt.DPSGD(batch=30, noise=0), budget=None)
-    assert math.isinf(rt.run(model(), (INPUTS, TARGETS), **unpaid).epsilon)

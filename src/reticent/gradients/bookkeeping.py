@@ -18,7 +18,8 @@ from reticent.gradients.losses import per_example_losses
 from reticent.gradients.norms import squared_norms
 from reticent.gradients.plans import Plan, by_group, clip_factors, weighted
 from reticent.gradients.recording import REENTRANT, Tape, Unit, recording
-from reticent.gradients.rules.base import NoFastPathError, Target, Use, squares
+from reticent.gradients.rules.base import NoFastPathError, Target, Use
+from reticent.gradients.rules.lengths import squares
 
 # Written-out gradients of up to so many numbers are handled together.
 SMALL = 1024

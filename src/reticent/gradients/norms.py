@@ -14,8 +14,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from reticent.gradients.rules.base import Grads, Use, per_position, squares
+from reticent.gradients.rules.base import Grads, Use, per_position
 from reticent.gradients.rules.embedding import EMBEDDING, table_squares, tokens_and_grads
+from reticent.gradients.rules.lengths import squares
 from reticent.gradients.rules.linear import LINEAR
 
 # Written-out gradients up to this many bytes in all are kept between norms and sums.

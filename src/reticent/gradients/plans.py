@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from reticent.gradients import kernels
 from reticent.gradients.clipping import Clipping
 from reticent.gradients.losses import LossFn
-from reticent.gradients.rules.base import all_known, in_memory
+from reticent.gradients.rules.base import all_known
+from reticent.gradients.rules.lengths import in_memory
 
 # Rows of so many numbers are added up in double precision; of longer ones so many at once.
 SHORT, FEW = 1024, 16

@@ -22,6 +22,7 @@ from reticent.data.records import Batch, Records, fingerprint
 from reticent.data.sampling import Draws, draw_each, record_coins
 from reticent.errors import DataError
 from reticent.gradients import Clipping, Flat
+from reticent.gradients.modes import evaluated_quickly
 from reticent.privacy import Charge, Ledger, Sensitive, noisy, noisy_min
 from reticent.training.conduct import Conduct
 from reticent.training.norms_seen import NormsSeen
@@ -42,28 +43,6 @@ def _naming_records() -> Iterator[None]:
         yield
     except IndexError as error:
         raise DataError(f"the model or loss rejects a record: {error}") from error
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """`model.eval()`, then every module's own mode again; written past the slow `__setattr__`."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, training in modes:
-            if training:
-                _set_mode(module, False)
-        yield
-    finally:
-        for module, training in modes:
-            if training:
-                _set_mode(module, True)
-
-
-def _set_mode(module: nn.Module, training: bool) -> None:
-    if "training" in module.__dict__:
-        module.__dict__["training"] = training
-    else:  # a scripted module keeps it elsewhere
-        module.training = training
 
 
 @dataclass(frozen=True)
@@ -367,7 +346,7 @@ class Run(Unclipped):
         """
         losses = [torch.zeros(0, dtype=torch.float64, device=self.device)]
         for number, ((inputs, targets), _, count) in enumerate(self._pieces(draw)):
-            with _evaluating(self.model), self._computing(stream, 0, number):
+            with evaluated_quickly(self.model), self._computing(stream, 0, number):
                 found = self._losses(inputs, targets)
             losses.append(found[:count].double())
         return torch.cat(losses)

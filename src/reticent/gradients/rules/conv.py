@@ -29,10 +29,8 @@ from reticent.gradients.rules.base import (
     joined,
     pieces,
     register_rule,
-    sizes,
-    squares,
-    wide_dtype,
 )
+from reticent.gradients.rules.lengths import sizes, squares, wide_dtype
 from reticent.gradients.rules.linear import gram_measures, measures_of, writing_is_cheaper
 
 

@@ -17,15 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from reticent.gradients import kernels
-from reticent.gradients.rules.base import (
-    Grads,
-    Rule,
-    joined,
-    per_position,
-    pieces,
-    register_rule,
-    wide_dtype,
-)
+from reticent.gradients.rules.base import Grads, Rule, joined, per_position, pieces, register_rule
+from reticent.gradients.rules.lengths import wide_dtype
 
 
 def gram_measures(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,8 +24,8 @@ from reticent.gradients.rules.base import (
     Target,
     Use,
     register_rule,
-    wide,
 )
+from reticent.gradients.rules.lengths import wide
 
 
 class NormRule(Rule):
