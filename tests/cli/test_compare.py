@@ -284,6 +284,7 @@ def test_attacks_are_in_the_page(tmp_path):
         (("--set", "lr=1"), "set = 'lr'"),
         (("--set", "dpsgd.lr"), "set = 'dpsgd.lr'"),
         (("--set", "dpis.lr=1"), "set = 'dpis.lr'"),
+        (("--set", "dpsgd.clip_stag=1"), "clip_stage, clipping, noise; did you mean clip_stage?"),
         (("--batch", "100000"), "--methods = 'dpsgd': at --epsilon = 1: --batch = 100000"),
         (("--model", "cnn9"), "--model = 'cnn9': must be one of cifar-cnn"),
     ],

@@ -20,7 +20,7 @@ from reticent.cli.building import budget_of, build_method
 from reticent.cli.own_data import identity, load_own, reading_once
 from reticent.cli.settings import Settings, checked, resolve
 from reticent.data.own import OwnSplits, is_own
-from reticent.errors import DataError, OptionError, ReticentError, one_of, positive, whole
+from reticent.errors import DataError, OptionError, ReticentError, among, one_of, positive, whole
 from reticent.privacy import Ledger, delta_note
 from reticent.reproduction.claims import planned
 from reticent.reproduction.jobs import Job
@@ -319,13 +319,13 @@ def _own_settings(label: str, name: str, own: Mapping[str, Any]) -> dict[str, An
         if key in stated:
             raise OptionError("set", f"{label}.{key}", "is the same for all methods")
     options = {key: value for key, value in own.items() if key not in _FIELDS}
-    takes = {option.name for option in methods.describe(name).options}
+    takes = sorted(option.name for option in methods.describe(name).options)
     for key in options:
         if key not in takes:
             raise OptionError(
                 "set",
                 f"{label}.{key}",
-                f"is neither a setting nor an option of {name}, which has {', '.join(takes)}",
+                f"is neither a setting nor an option of {name}, which has {among(key, takes)}",
             )
     try:
         checked(stated, f"--set {label}")
