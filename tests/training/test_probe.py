@@ -111,3 +111,27 @@ def test_a_function_that_knows_the_parameters_trains_them():
 def test_held_out_records_that_do_not_fit_are_explained(data, words):
     with pytest.raises(ModelError, match=words):
         rt.evaluate(model(), data)
+
+
+def test_sparse_gradients_of_embeddings_are_looked_at_too():
+    words, labels = torch.randint(0, 10, (120, 3)), TARGETS
+    net = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Flatten(), nn.Linear(12, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ProbeWarning)
+        rt.run(net, (words, labels), **options())
+    net[2].weight.data.zero_()
+    net[2].requires_grad_(False)
+    with pytest.warns(ProbeWarning, match="no gradient is other than 0"):
+        rt.run(net, (words, labels), **options())
+
+
+def test_a_shortage_of_memory_is_no_fault_of_the_records():
+    def short(scores):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    for call in (
+        lambda net: rt.evaluate(net, (INPUTS, TARGETS)),
+        lambda net: rt.run(net, (INPUTS, TARGETS), **options()),
+    ):
+        with pytest.raises(torch.OutOfMemoryError):
+            call(Answers(short))

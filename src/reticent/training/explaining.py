@@ -15,14 +15,26 @@ from reticent.gradients.batches import tensors
 
 @contextmanager
 def explained(what: str, hint: str = "") -> Iterator[None]:
-    """Whatever goes wrong inside becomes a `ModelError` that says what did, and the hint."""
+    """Whatever goes wrong inside becomes a `ModelError` that says what did, and the hint.
+
+    Not a shortage of memory, which is no fault of model or records: others know what to do then.
+    """
     try:
         yield
     except ReticentError:
         raise
     except Exception as error:
+        if ran_out(error):
+            raise
         kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
         raise ModelError(f"{what}: {kind}{error}{hint and f'; {hint}'}") from error
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether memory was what was missing, on a device or on the host."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 def shape_of(value: Any) -> str:

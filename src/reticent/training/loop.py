@@ -20,7 +20,8 @@ from reticent.training.checkpoint import write_checkpoint
 from reticent.training.conduct import Conduct
 from reticent.training.diverged import divergence
 from reticent.training.evaluation import Evaluation, Metrics, averaged_weights
-from reticent.training.memory import explain_shortage, peak_memory, ran_out
+from reticent.training.explaining import ran_out
+from reticent.training.memory import explain_shortage, peak_memory
 from reticent.training.result import Result
 from reticent.training.run import Run
 

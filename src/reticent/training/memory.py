@@ -24,6 +24,7 @@ from reticent.data.transfer import free_memory
 from reticent.errors import ReticentError
 from reticent.methods.base import Method
 from reticent.methods.dpsur import TOGETHER
+from reticent.training.explaining import ran_out
 from reticent.training.host_memory import available
 from reticent.training.run import rounder
 
@@ -250,13 +251,6 @@ def _measured(measure: Measure, size: int) -> int:
         raise MemoryShortageError(
             f"microbatch = {size}: does not fit into memory beside the model: {error}"
         ) from error
-
-
-def ran_out(error: BaseException) -> bool:
-    """Whether memory was what was missing, on a device or on the host."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 class Tally(TorchDispatchMode):

@@ -16,7 +16,6 @@ from reticent.training.state import SchedulerFactory
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 
-
 # Their update of a coordinate looks at that coordinate alone, so one flat vector will do.
 ELEMENTWISE: tuple[type[Optimizer], ...] = (
     torch.optim.SGD,

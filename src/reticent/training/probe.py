@@ -122,7 +122,7 @@ def _warn_of_nothing(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any) 
     said = []
     if not bool(losses.isfinite().any()):
         said.append("the loss is not finite: records of which that is so are left out")
-    elif not any(bool(grad.count_nonzero()) for grad in found if grad is not None):
+    elif not any(_moves(grad) for grad in found if grad is not None):
         said.append("no gradient is other than 0")
     if unused:
         said.append(
@@ -132,6 +132,12 @@ def _warn_of_nothing(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any) 
         )
     if said:
         warnings.warn(f"on made-up records, {'; '.join(said)}", ProbeWarning, stacklevel=4)
+
+
+def _moves(grad: Tensor) -> bool:
+    """Whether a gradient is other than 0; that of an embedding may be sparse."""
+    values = grad.coalesce().values() if grad.is_sparse else grad
+    return bool(values.count_nonzero())
 
 
 def _name(loss_fn: Any) -> str:

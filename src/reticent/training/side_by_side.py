@@ -17,8 +17,9 @@ from reticent.gradients.engine import bounds_of
 from reticent.methods import DPSGD
 from reticent.training.besides import Beside
 from reticent.training.evaluation import Evaluation
+from reticent.training.explaining import ran_out
 from reticent.training.held_out import MappedEvaluation, as_held_out
-from reticent.training.memory import MemoryShortageError, ran_out
+from reticent.training.memory import MemoryShortageError
 from reticent.training.packs import Pack, key_of, spans
 from reticent.training.result import Result
 from reticent.training.run import LossFn
