@@ -37,6 +37,23 @@ def test_weighted_rows_are_added_up(width, count, models):
     assert torch.allclose(added_up(factors, rows).double(), exact, rtol=5e-7)
 
 
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "rnn"), reason="one switch for all of cuDNN")
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_full_precision_is_that_of_recurrent_layers_too(device):
+    """An LSTM in TF32 gives an example alone another output than in a batch: it was refused."""
+    own = torch.backends.cudnn if device == "cuda" else torch.backends.mkldnn
+    before = own.rnn.fp32_precision
+    own.rnn.fp32_precision = "tf32" if device == "cuda" else "bf16"
+    try:
+        assert own.rnn.fp32_precision in rounding.allowed(torch.device(device))
+        with rounding.forbidden(torch.device(device)):
+            assert rounding.allowed(torch.device(device)) == {"ieee"}
+            assert own.rnn.fp32_precision == "ieee"
+        assert own.rnn.fp32_precision != "ieee"
+    finally:
+        own.rnn.fp32_precision = before
+
+
 def sums_seen(monkeypatch, model, data, **options):
     """What noise is added to in one release of all records."""
     seen = []

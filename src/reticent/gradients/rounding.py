@@ -25,19 +25,17 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 
 def _switches(device: torch.device) -> tuple[Any, ...]:
-    """The settings of this device's matrix products and convolutions; none before torch 2.9."""
+    """The settings of matrix products, convolutions and recurrent layers; none before torch 2.9."""
     backends: Any = torch.backends
-    if device.type == "cuda":
-        return (
-            (backends.cuda.matmul, backends.cudnn.conv) if hasattr(backends.cudnn, "conv") else ()
-        )
-    return (
-        (backends.mkldnn.matmul, backends.mkldnn.conv) if hasattr(backends.mkldnn, "matmul") else ()
-    )
+    own = backends.cudnn if device.type == "cuda" else backends.mkldnn
+    if not hasattr(own, "conv"):
+        return ()
+    products = backends.cuda.matmul if device.type == "cuda" else own.matmul
+    return products, own.conv, own.rnn
 
 
 def allowed(device: torch.device) -> set[str]:
-    """Formats in use, such as "tf32" and "bf16"; cuDNN convolutions use TF32 unless told not to."""
+    """Formats in use, such as "tf32" and "bf16"; cuDNN uses TF32 unless told not to."""
     switches = _switches(device)
     if switches:
         return {str(switch.fp32_precision) for switch in switches}
@@ -67,7 +65,7 @@ def products_like_convolutions(device: torch.device) -> Iterator[None]:
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
         return
-    products, convolutions = switches
+    products, convolutions, _ = switches
     before = products.fp32_precision
     products.fp32_precision = convolutions.fp32_precision
     try:
@@ -111,7 +109,7 @@ def forbidden(device: torch.device) -> AbstractContextManager[None]:
 
 @contextmanager
 def _set(device: torch.device, wanted: str) -> Iterator[None]:
-    """Products and convolutions in this format, "ieee" or "tf32"."""
+    """Products, convolutions and recurrent layers in this format, "ieee" or "tf32"."""
     switches = _switches(device)
     if switches:
         before = [switch.fp32_precision for switch in switches]
