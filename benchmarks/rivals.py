@@ -6,6 +6,7 @@ Opacus is no dependency. Where it cannot be imported its steps are recorded as n
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import warnings
 from collections.abc import Callable
@@ -55,7 +56,12 @@ def plain_graph(model: nn.Module, inputs: Tensor, targets: Tensor, *, lr: float,
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         whole()
-    return graph.replay
+    # a graph does not own the memory it works on: without the model, replays would hit others'
+    return functools.partial(_replay, graph, whole)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, held: object) -> None:
+    graph.replay()
 
 
 def gradient(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

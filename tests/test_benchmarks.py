@@ -1,10 +1,12 @@
 """The speed benchmark runs, refuses wrong steps, and its gate judges as it says. No timings."""
 
 import copy
+import gc
 import importlib
 import importlib.util
 import json
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,24 @@ def run(monkeypatch, script, out, arguments):
     told = ["--device", "cpu", "--out", str(out), *arguments.split()]
     monkeypatch.setattr(sys, "argv", [script, *told])
     importlib.import_module(script).main()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_recorded_plain_step_keeps_what_it_works_on(steps):
+    """Its replays wrote to memory that was others' by then, or nobody's."""
+    case = steps.CASES["mnist-cnn"]
+    model = case.build("mnist-cnn", (1, 28, 28)).cuda()
+    first = next(model.parameters())
+    known = weakref.ref(first)
+    before = first.detach().clone()
+    run = steps.rivals.plain_graph(model, *case.examples((1, 28, 28), 6, "cuda"), lr=0.1)
+    del model, first
+    gc.collect()
+    torch.cuda.empty_cache()
+    run()
+    torch.cuda.synchronize()
+    assert not torch.equal(known().detach(), before)
 
 
 @pytest.mark.usefixtures("steps")
