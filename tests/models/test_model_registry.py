@@ -70,7 +70,7 @@ def test_card_as_plain_data() -> None:
     ("arguments", "says"),
     [
         ({"name": "resnet"}, "model = 'resnet': must be one of cifar-cnn, digits-cnn"),
-        ({"depth": 3}, "depth = 3: mnist-cnn has no such option; beside its shape it takes: none"),
+        ({"depth": 3}, "depth = 3: mnist-cnn has no such option; beside its shape it takes: start"),
         ({"name": "wrn-16-4", "depth": 3}, "it takes: groups, standardize"),
         ({"activation": "gelu"}, "activation = 'gelu': must be one of relu, tanh"),
         ({"name": "linear", "activation": "relu"}, "linear has no activation; leave it out"),

@@ -12,6 +12,7 @@ from reticent.models.activations import ActivationFactory
 from reticent.models.inputs import INPUTS, scaling
 from reticent.models.registry import ModelCard, register
 from reticent.models.shapes import Shape, Window, image, image_after
+from reticent.models.starting import START, started
 
 _NO_ACTIVATION_PRINTED = (
     "The tables print no activation; tanh is the choice of Papernot et al. (2021).",
@@ -26,17 +27,20 @@ _NO_ACTIVATION_PRINTED = (
         input_shape=(1, 28, 28),
         classes=10,
         activation="tanh",
+        options=(START,),
         notes=(
             *_NO_ACTIVATION_PRINTED,
             "Ghosh & Das print the same network (Table 1), the settings of two rows exchanged.",
         ),
     )
 )
-def mnist_cnn(*, classes: int, input_shape: Shape, activation: ActivationFactory) -> nn.Module:
+def mnist_cnn(
+    *, classes: int, input_shape: Shape, activation: ActivationFactory, start: str
+) -> nn.Module:
     """The MNIST and Fashion-MNIST network of DPSUR, Table 5; 26,010 parameters."""
     first, second, pool = Window(8, 2, 2), Window(4, 2), Window(2, 1)
     height, width = image_after("mnist-cnn", input_shape, (first, pool, second, pool))
-    return nn.Sequential(
+    network = nn.Sequential(
         nn.Conv2d(input_shape[0], 16, *first),
         activation(),
         nn.MaxPool2d(*pool),
@@ -48,6 +52,7 @@ def mnist_cnn(*, classes: int, input_shape: Shape, activation: ActivationFactory
         activation(),
         nn.Linear(32, classes),
     )
+    return started(network, start)
 
 
 @register(
@@ -58,7 +63,7 @@ def mnist_cnn(*, classes: int, input_shape: Shape, activation: ActivationFactory
         input_shape=(3, 32, 32),
         classes=10,
         activation="tanh",
-        options=(INPUTS,),
+        options=(INPUTS, START),
         notes=(
             *_NO_ACTIVATION_PRINTED,
             "Their public code scales images by ImageNet's mean and deviation: `inputs=imagenet`.",
@@ -66,7 +71,7 @@ def mnist_cnn(*, classes: int, input_shape: Shape, activation: ActivationFactory
     )
 )
 def cifar_cnn(
-    *, classes: int, input_shape: Shape, activation: ActivationFactory, inputs: str
+    *, classes: int, input_shape: Shape, activation: ActivationFactory, inputs: str, start: str
 ) -> nn.Module:
     """The CIFAR-10 network of DPSUR, Table 6; 550,570 parameters."""
     filters = (32, 64, 128)
@@ -79,13 +84,14 @@ def cifar_cnn(
             layers += [nn.Conv2d(channels, count, *conv), activation()]
             channels = count
         layers.append(nn.MaxPool2d(*pool))
-    return nn.Sequential(
+    network = nn.Sequential(
         *layers,
         nn.Flatten(),
         nn.Linear(channels * height * width, 128),
         activation(),
         nn.Linear(128, classes),
     )
+    return started(network, start)
 
 
 @register(

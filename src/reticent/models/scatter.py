@@ -14,6 +14,7 @@ from reticent.models.activations import ActivationFactory
 from reticent.models.dense import group_norm, linear_head
 from reticent.models.registry import ModelCard, Option, register
 from reticent.models.shapes import Shape, Window, image_after
+from reticent.models.starting import START, started
 
 _GROUPS = Option("groups", 27, "groups of channels the input is normalised in; 0 for none")
 _LEAST_CHANNELS = 5  # images have fewer, features more
@@ -50,6 +51,7 @@ def scatter_linear(*, classes: int, input_shape: Shape, groups: int) -> nn.Modul
         options=(
             _GROUPS,
             Option("network", "auto", f"grey, colour, or auto: colour from {_COLOUR} channels on"),
+            START,
         ),
         notes=(_NOTE,),
     )
@@ -61,6 +63,7 @@ def scatter_cnn(
     activation: ActivationFactory,
     groups: int,
     network: str,
+    start: str,
 ) -> nn.Module:
     """Two convolutions on normalised scattering features.
 
@@ -73,7 +76,7 @@ def scatter_cnn(
     conv, half, pool = Window(3, 1, 1), Window(3, 2, 1), Window(2, 2)
     if network == "grey":
         height, width = image_after("scatter-cnn", input_shape, (half, conv))
-        return nn.Sequential(
+        layers = nn.Sequential(
             *norm,
             nn.Conv2d(channels, 16, *half),
             activation(),
@@ -84,8 +87,9 @@ def scatter_cnn(
             activation(),
             nn.Linear(32, classes),
         )
+        return started(layers, start)
     height, width = image_after("scatter-cnn", input_shape, (conv, pool, conv))
-    return nn.Sequential(
+    layers = nn.Sequential(
         *norm,
         nn.Conv2d(channels, 64, *conv),
         activation(),
@@ -95,6 +99,7 @@ def scatter_cnn(
         nn.Flatten(),
         nn.Linear(64 * height * width, classes),
     )
+    return started(layers, start)
 
 
 def _features(model: str, input_shape: Shape) -> int:

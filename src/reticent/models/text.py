@@ -21,6 +21,7 @@ from reticent.errors import OptionError, one_of, whole
 from reticent.models.activations import ActivationFactory
 from reticent.models.registry import ModelCard, Option, register
 from reticent.models.shapes import Shape
+from reticent.models.starting import START, started
 
 VOCABULARY = 20_000
 """How many of the most common words the papers keep."""
@@ -95,6 +96,7 @@ class BiLSTMClassifier(nn.Module):
             Option("words", "frozen", "their vectors: frozen, or trained from random ones"),
             Option("states", "last", "what goes on of the LSTM's: last, or the mean of all"),
             Option("offset", 0, "a word has the vector of the one so many places on"),
+            START,
         ),
         input_kind="tokens",
         notes=(
@@ -118,6 +120,7 @@ def imdb_bilstm(
     words: str,
     states: str,
     offset: int,
+    start: str,
 ) -> nn.Module:
     """The IMDb network; 21,202 trained parameters beside the embedding."""
     if len(input_shape) != 1:
@@ -142,7 +145,8 @@ def imdb_bilstm(
         embedding = nn.Embedding(len(table), WIDTH)  # all of it is trained, padding's row too
     else:
         embedding = nn.Embedding.from_pretrained(_slipped(table, offset), freeze=True)
-    return BiLSTMClassifier(embedding, classes=classes, activation=activation, states=states)
+    network = BiLSTMClassifier(embedding, classes=classes, activation=activation, states=states)
+    return started(network, start)
 
 
 def _slipped(table: Tensor, offset: int) -> Tensor:
