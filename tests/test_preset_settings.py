@@ -14,6 +14,16 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 RECORD = json.loads((BENCHMARKS / "results" / "preset-settings.json").read_text())
 
 
+def searched_entry(search):
+    """One of the entries that are searched."""
+    (entry,) = (
+        entry
+        for _, entry in search.searched(["dpis/table3"])
+        if (entry.row, entry.data, entry.column) == ("DP-SGD-TS", "cifar10", 1)
+    )
+    return entry
+
+
 @pytest.fixture
 def search(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
@@ -107,11 +117,7 @@ def test_a_candidate_that_the_budget_does_not_afford_is_not_trained(search, monk
 
 
 def test_a_search_that_was_cut_off_goes_on(search, tmp_path):
-    (entry,) = (
-        entry
-        for name, entry in search.searched(["dpis/table3"])
-        if (entry.row, entry.column) == ("DP-SGD-TS", 1)
-    )
+    entry = searched_entry(search)
     first, record = search.Search("dpis/table3", entry), search.Record(tmp_path)
     count = len(first.tried)
     assert first.parts(2)[0] == [0, 1]
@@ -148,14 +154,16 @@ def test_a_search_that_was_cut_off_goes_on(search, tmp_path):
     assert more.row() is None
 
 
-def test_what_a_finished_search_has_measured_is_not_measured_again(search):
-    (entry,) = (
-        entry
-        for name, entry in search.searched(["dpis/table3"])
-        if (entry.row, entry.column) == ("DP-SGD-TS", 1)
+def test_what_a_finished_search_has_measured_is_not_measured_again(search, monkeypatch):
+    entry = searched_entry(search)
+    settings = entry.settings
+    fixed = {"batch": settings.batch, "lr": settings.lr}
+    counts = (settings.epochs, 2.0 * settings.epochs, 3.0 * settings.epochs)
+    monkeypatch.setattr(
+        search, "candidates", lambda _: [{**fixed, "epochs": count} for count in counts]
     )
     first = search.Search("dpis/table3", entry)
-    settings, count = entry.settings, len(first.tried)
+    count = len(first.tried)
     # an earlier search varied the epochs alone, and had one number that is no candidate now
     tried = [
         {"epochs": settings.epochs, "accuracies": [50.0]},
@@ -175,6 +183,7 @@ def test_what_a_finished_search_has_measured_is_not_measured_again(search):
     for other in (
         {**row, "precision": "bf16"},
         {**row, "column": 3},
+        {**row, "start": "torch"},
         {**row, "held_out": 5},
         {**row, "tried": [{**tried[0], "accuracies": [50.0, 50.0]}]},  # with other seeds
         {**row, "tried": [{**tried[0], "lr": 3.0}]},
