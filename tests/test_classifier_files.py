@@ -137,3 +137,14 @@ def test_what_is_no_plain_data_must_be_given_again(tmp_path):
     assert np.array_equal(again.predict_proba(X), fitted.predict_proba(X))
     with pytest.raises(rt.OptionError, match="steps = 3"):
         PrivateClassifier.load(tmp_path, model=Odd(), steps=3)
+
+
+def test_what_was_found_of_a_run_is_kept(tmp_path):
+    X, y = problem()
+    fitted = quick(classes=range(3), bounds=(-3, 3)).fit(X, y)
+    fitted.result_.diverged = {"release": 3, "kind": "weights"}
+    fitted.result_.held_out = {"accuracy": 0.5}
+    fitted.save(tmp_path)
+    again = PrivateClassifier.load(tmp_path)
+    assert again.result_.to_json() == fitted.result_.to_json()
+    assert again.result_.diverged == {"release": 3, "kind": "weights"}

@@ -168,6 +168,7 @@ def load(kind: type[SomeClassifier], folder: Path, given: dict[str, Any]) -> Som
             ledger=Ledger.from_json(report["ledger"]),
             budget=None if budget is None else Budget(**budget),
             **{name: report[name] for name in _KEPT},
+            **{name: report.get(name) for name in _IF_ANY},
         )
     except ReticentError:
         raise
@@ -183,6 +184,7 @@ _KEPT = (
     *("method", "guarantee", "steps", "metrics", "seconds", "config", "microbatch"),
     *("piece_memory_bytes", "released", "conduct", "versions"),
 )
+_IF_ANY = ("held_out", "diverged")
 _NOT_PLAIN = object()
 
 

@@ -231,6 +231,25 @@ def test_with_json_an_error_is_a_document_too(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("train", "--bogus", "3"), "No such option: --bogus"),
+        (("train", "--epsilon", "x"), "Invalid value for '--epsilon'"),
+        (("trane",), "No such command 'trane'"),
+    ],
+)
+def test_with_json_what_cannot_be_parsed_is_a_document_too(words, says, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["reticent", *words, "--json"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)["error"]
+    assert says in told["message"]
+    assert captured.err == f"error: {told['message']}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
         (("--n", 10), "--n = 10: is less than --batch = 625, which the recipe for digits has"),
         (("--n", 100, "--method", "sgd", "--batch", 101), "--batch = 101: exceeds"),
         (

@@ -27,7 +27,7 @@ from reticent.cli import (
     train,
 )
 from reticent.cli.naming import name_flags
-from reticent.cli.output import errors, refused
+from reticent.cli.output import AS_JSON, errors, refused
 from reticent.errors import ReticentError
 
 app = typer.Typer(
@@ -74,13 +74,28 @@ def _root(
     """Train models on sensitive records with differential privacy, and an ε that holds up."""
 
 
+def _run() -> None:
+    """Parse and call; who asked for JSON has it of what cannot be parsed, too."""
+    if AS_JSON not in sys.argv:
+        app()  # ends the process
+    try:
+        code = app(standalone_mode=False)
+    except Exception as error:
+        message = getattr(error, "format_message", None)  # the parser's own errors have one
+        if message is None:
+            raise
+        refused(error, message())
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
 def main() -> None:
     """Run the command line; what goes wrong on purpose is one line, not a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an ε on an ASCII terminal is no reason to die
     try:
-        app()
+        _run()
     except KeyboardInterrupt:
         errors.print("interrupted")
         sys.exit(130)

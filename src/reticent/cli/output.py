@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+AS_JSON = "--json"
+AsJson = Annotated[bool, typer.Option(AS_JSON, help="Print JSON for machines.")]
 
 screen = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -29,11 +30,12 @@ def said(stopped: KeyboardInterrupt, text: str) -> None:
     stopped.told = True  # type: ignore[attr-defined]
 
 
-def refused(error: Exception) -> None:
+def refused(error: Exception, message: str | None = None) -> None:
     """Say why a command ends: a line for people, and a document where one was asked for."""
-    errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-    if "--json" in sys.argv:
-        print_json({"error": {"kind": type(error).__name__, "message": str(error)}})
+    message = str(error) if message is None else message
+    errors.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)
+    if AS_JSON in sys.argv:
+        print_json({"error": {"kind": type(error).__name__, "message": message}})
 
 
 def warn(text: str) -> None:
