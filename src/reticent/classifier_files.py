@@ -167,8 +167,9 @@ def load(kind: type[SomeClassifier], folder: Path, given: dict[str, Any]) -> Som
             model=load_weights(network, folder),
             ledger=Ledger.from_json(report["ledger"]),
             budget=None if budget is None else Budget(**budget),
+            held_out=report.get("held_out"),
+            diverged=report.get("diverged"),
             **{name: report[name] for name in _KEPT},
-            **{name: report.get(name) for name in _IF_ANY},
         )
     except ReticentError:
         raise
@@ -184,7 +185,6 @@ _KEPT = (
     *("method", "guarantee", "steps", "metrics", "seconds", "config", "microbatch"),
     *("piece_memory_bytes", "released", "conduct", "versions"),
 )
-_IF_ANY = ("held_out", "diverged")
 _NOT_PLAIN = object()
 
 

@@ -136,6 +136,13 @@ def whole(option: str, value: int, *, least: int = 1) -> int:
     return int(value)
 
 
+def truth(option: str, value: bool) -> bool:
+    """Return a value that is True or False, nothing that merely counts as one."""
+    if not isinstance(value, bool):
+        raise OptionError(option, value, "must be true or false")
+    return value
+
+
 def one_of(option: str, value: str, choices: Any) -> str:
     """Return `value` if it is among `choices`, else list them."""
     names = [str(choice) for choice in choices]

@@ -2,22 +2,66 @@
 
 import math
 
+import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
 
 import reticent as rt
+from reticent.errors import OptionError
 
 from .problem import BUDGET, INPUTS, TARGETS, N, model, options
 
+GIVEN = {"method": rt.DPSGD(batch=30, clip=1.0, noise=9.0), "steps": 2}
 
-def test_a_second_training_in_a_ledger_says_what_its_epsilon_takes_for_granted():
+
+def paid(ledger, seed=5, **more):
+    """A short training paid from this ledger."""
+    given = options(**GIVEN, ledger=ledger, coins=rt.Coins.from_seed(seed), **more)
+    return rt.train(model(), (INPUTS, TARGETS), **given)
+
+
+def standardised(ledger):
+    return rt.features.standardise(rt.data.load("digits"), ledger=ledger, n=1437, noise=300.0)
+
+
+def test_a_second_training_needs_a_ledger_of_a_plan():
+    """Composed, an adaptive pair can cost more than is stated (Rogers, Roth, Ullman, Vadhan)."""
     ledger = rt.Ledger(BUDGET)
-    rt.features.standardise(rt.data.load("digits"), ledger=ledger, n=1437, noise=300.0)
-    given = options(method=rt.DPSGD(batch=30, clip=1.0, noise=9.0), steps=2, ledger=ledger)
-    rt.train(model(), (INPUTS, TARGETS), **given)  # statistics are planned with the run
-    assert not any("other trainings" in note for note in ledger.notes)
-    result = rt.train(model(), (INPUTS, TARGETS), **{**given, "coins": rt.Coins.from_seed(6)})
-    assert any("fixed before their results were seen" in note for note in result.ledger.notes)
+    standardised(ledger)
+    paid(ledger)  # statistics are planned with the run
+    before = ledger.to_json()
+    for again in (lambda: paid(ledger, 6), lambda: standardised(ledger)):
+        with pytest.raises(OptionError, match=r"ledger = 'channel .*training'.*planned=True"):
+            again()
+        assert ledger.to_json() == before
+    nets = [model(), model()]
+    with pytest.raises(OptionError, match="planned=True"):
+        rt.train_many(
+            nets, (INPUTS, TARGETS), **options(**GIVEN, ledger=[ledger, None], coins=None)
+        )
+    assert ledger.to_json() == before
+
+
+def test_a_ledger_of_a_plan_says_what_its_epsilon_takes_for_granted(tmp_path):
+    ledger = rt.Ledger(BUDGET, planned=True)
+    standardised(ledger)
+    paid(ledger)
+    assert not any("other releases" in note for note in ledger.notes)
+    result = paid(ledger, 6, folder=tmp_path)
+    assert any("no bound otherwise" in note for note in result.ledger.notes)
+    assert sum(entry.count for entry in ledger.entries) == 2 + 4
+    kept = rt.Ledger.load(tmp_path / "run.json")
+    assert kept.planned
+    assert kept.to_json() == ledger.to_json()
+    paid(kept, 7)  # read back, it goes on being one
+    assert "planned" not in rt.Ledger(BUDGET).to_json()
+
+
+def test_a_plan_is_a_plan_or_none():
+    with pytest.raises(OptionError, match="planned = 'yes': must be true or false"):
+        rt.Ledger(BUDGET, planned="yes")
+    with pytest.raises(rt.AccountingError, match="planned = 1: must be true or false"):
+        rt.Ledger.from_json({**rt.Ledger(BUDGET).to_json(), "planned": 1})
 
 
 def test_a_training_says_what_has_been_paid_for_so_far():

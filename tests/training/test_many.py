@@ -177,7 +177,7 @@ def test_a_ledger_that_holds_less_than_was_planned_ends_one_model():
 
 
 def test_charges_paid_before_are_kept():
-    ledgers = [[rt.Ledger(BUDGET) for _ in range(2)] for _ in range(2)]
+    ledgers = [[rt.Ledger(BUDGET, planned=True) for _ in range(2)] for _ in range(2)]
     charge = rt.DPSGD(batch=30, noise=2.0).price(90)[0][0]
     for some in ledgers:
         for count, ledger in enumerate(some, 1):

@@ -120,7 +120,7 @@ def test_a_run_that_began_with_a_paid_ledger_goes_on_with_it(tmp_path):
     """The noise was set from what the ledger had left; on resuming it must come out the same."""
 
     def paid():
-        ledger = rt.Ledger(BUDGET)
+        ledger = rt.Ledger(BUDGET, planned=True)
         ledger.charge(SampledGaussian(rate=1, multiplier=8), "something else")
         return ledger
 

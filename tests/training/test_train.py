@@ -353,7 +353,7 @@ def test_an_unlucky_record_contributes_nothing():
 
 
 def test_charges_paid_before_count_against_the_budget():
-    ledger = rt.Ledger(BUDGET)
+    ledger = rt.Ledger(BUDGET, planned=True)
     ledger.charge(rt.privacy.SampledGaussian(1.0, 3.0), "normalisation")
     result = rt.train(
         model(), (INPUTS, TARGETS), **options(method=rt.DPSGD(batch=30), ledger=ledger)

@@ -21,6 +21,7 @@ from reticent.errors import (
     one_of,
     positive,
     single,
+    truth,
     whole,
 )
 from reticent.features.pieces import in_full_pieces
@@ -70,8 +71,7 @@ class ImageEncoder(nn.Module):
         ridge: float = 1.0,
     ) -> None:
         super().__init__()
-        if not isinstance(mirror, bool):
-            raise OptionError("mirror", mirror, "must be true or false")
+        truth("mirror", mirror)
         self.shape, self.mirror = shape, mirror
         self.length = single("length", not_negative("length", length)) if length else 0.0
         self._program = ImageProgram(encoder)

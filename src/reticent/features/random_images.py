@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from reticent.errors import OptionError
+from reticent.errors import OptionError, truth
 from reticent.features.image_network import SIDE, load_network
 from reticent.features.pieces import in_full_pieces
 from reticent.features.scattering import Scattering
@@ -57,8 +57,7 @@ class RandomImages(nn.Module):
         super().__init__()
         self.shape = _checked(shape)
         self.parts = _parsed(parts)
-        if not isinstance(mirror, bool):
-            raise OptionError("mirror", mirror, "must be true or false")
+        truth("mirror", mirror)
         self.mirror = mirror
         self._whitening = PublicWhitening(self.shape, process=process, ridge=ridge, images=images)
         self.network = load_network(weights)

@@ -34,7 +34,15 @@ from torch import Tensor
 
 from reticent.coins import Coins
 from reticent.data.datasets import Splits
-from reticent.errors import AccountingError, CheckpointError, DataError, between, positive, whole
+from reticent.errors import (
+    AccountingError,
+    CheckpointError,
+    DataError,
+    OptionError,
+    between,
+    positive,
+    whole,
+)
 from reticent.files import write_atomically
 from reticent.privacy import Charge, Ledger, SampledGaussian, Sensitive, noisy
 
@@ -181,6 +189,28 @@ def standardise(
     ).apply(splits)
 
 
+def paid_for_others(ledger: Ledger) -> bool:
+    """Whether releases were paid that are no statistics of inputs, which are planned with a run."""
+    return any(entry.purpose not in (MEANS, VARIANCES) for entry in ledger.entries)
+
+
+def check_planned(ledger: Ledger) -> None:
+    """Refuse a ledger from which others were paid, unless all of it was planned.
+
+    What comes after a release may follow from it, and then the composition of both proves nothing.
+    """
+    if ledger.planned or not paid_for_others(ledger):
+        return
+    others = dict.fromkeys(entry.purpose for entry in ledger.entries)
+    raise OptionError(
+        "ledger",
+        ", ".join(others),
+        "is paid from it already, and what comes now may follow from what that gave. Open it with "
+        "Ledger(budget, planned=True) if all of it was fixed before the first release; else give "
+        "each training a ledger of its own, and add up with rt.together_epsilon",
+    )
+
+
 def price(noise: float = NOISE) -> list[tuple[Charge, str]]:
     """What the statistics cost, and what for."""
     charge = SampledGaussian(rate=1.0, multiplier=noise)
@@ -212,12 +242,14 @@ def channel_statistics(
 
     Raises:
         BudgetError: the ledger cannot pay; nothing was released.
+        OptionError: trainings were paid from the ledger already, and it was not opened for a plan.
     """
     _check_inputs(inputs)
     reach = Reach() if reach is None else reach
     nominal, noise = whole("n", n), positive("noise", noise)
     sensitivities = reach.sensitivities(inputs.shape[1])
     least = noise * sensitivities[1] / nominal if floor is None else positive("floor", floor)
+    check_planned(ledger)
     coins = (Coins.fresh() if coins is None else coins).claim()
     ledger.pay(price(noise))
     if coins.seeded:

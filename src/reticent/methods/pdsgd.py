@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from reticent.errors import OptionError, between, one_of, single, whole
+from reticent.errors import OptionError, between, one_of, single, truth, whole
 from reticent.methods.base import Method, Price
 from reticent.methods.deniability import Certificate, certificate
 from reticent.methods.plain import no_budget
@@ -117,8 +117,7 @@ class PDSGD(Method):
             raise OptionError(
                 "threshold", self.threshold, f"exceeds the number of batches {self.batches}"
             )
-        if not isinstance(self.test_only, bool):
-            raise OptionError("test_only", self.test_only, "must be true or false")
+        truth("test_only", self.test_only)
         if self.random_rejection is not None:
             between("random_rejection", self.random_rejection, 0, 1)
             if self.test_only:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from reticent.errors import OptionError, whole
+from reticent.errors import OptionError, truth, whole
 from reticent.models.activations import ActivationFactory
 from reticent.models.registry import ModelCard, Option, register
 from reticent.models.shapes import Shape
@@ -53,8 +53,7 @@ def linear_head(
 ) -> nn.Module:
     """One linear layer on frozen features of any shape, normalised in groups if asked."""
     for name, value in (("bias", bias), ("zero", zero)):
-        if not isinstance(value, bool):
-            raise OptionError(name, value, "must be true or false")
+        truth(name, value)
     layer = nn.Linear(math.prod(input_shape), classes, bias=bias)
     if zero:
         for parameter in layer.parameters():

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reticent.errors import AccountingError, BudgetError, OptionError, ReticentError, whole
+from reticent.errors import AccountingError, BudgetError, OptionError, ReticentError, truth, whole
 from reticent.files import read_json, to_json, write_atomically
 from reticent.privacy.accountants import Bill
 from reticent.privacy.budget import ADJACENCY, Budget
+from reticent.privacy.capacity import most
 from reticent.privacy.charges import Charge
 from reticent.privacy.filters import checked_order, divergence_left, pledged_epsilon
 from reticent.privacy.statements import (
@@ -26,7 +27,6 @@ from reticent.privacy.statements import (
 )
 
 FORMAT = "reticent-ledger/1"
-MOST_RELEASES = 2**40  # a search that gets this far has found no limit
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,9 @@ class Ledger:
         budget: What may be spent; without one, charges are recorded and never refused.
         filter_order: The single Rényi order of a privacy filter, fixed now. Needed as soon as a
             charge depends on earlier releases.
+        planned: Whether everything that this ledger will pay for is fixed before the first release
+            is seen. Several trainings are paid from one ledger only then: what it proves of all
+            together does not hold for a later one that followed from what an earlier one gave.
 
     Example:
         >>> from reticent.privacy import Budget, Ledger, SampledGaussian
@@ -78,11 +81,18 @@ class Ledger:
         True
     """
 
-    def __init__(self, budget: Budget | None = None, *, filter_order: float | None = None) -> None:
+    def __init__(
+        self,
+        budget: Budget | None = None,
+        *,
+        filter_order: float | None = None,
+        planned: bool = False,
+    ) -> None:
         if budget is not None and not isinstance(budget, Budget):
             raise OptionError("budget", budget, "must be a Budget(epsilon=..., delta=...)")
         self.budget = budget
         self.filter_order = None if filter_order is None else checked_order(filter_order)
+        self.planned = truth("planned", planned)
         self._entries: list[Entry] = []
         self._notes: list[str] = []
         # per bundle: what was paid then, and the most of it that was afforded
@@ -216,32 +226,11 @@ class Ledger:
             bill = self._bill(tuple((charge, count) for charge in bundle))
             return self._state(bill, budget.delta, by).epsilon <= budget.epsilon
 
-        def search(start: int, by: str | None) -> int:
-            if not fits(start, by):
-                low, high = 0, start
-            else:
-                low, high = start, start + max(start // 4, 1)
-                while fits(high, by):
-                    low, high = high, high * 2
-                    if high > MOST_RELEASES:
-                        return low
-            while high - low > 1:  # low fits (or is 0), high does not
-                middle = (low + high) // 2
-                low, high = (middle, high) if fits(middle, by) else (low, middle)
-            return low
-
+        quick = None
         if not self.adaptive:
             each = tuple((charge, bundle.count(charge)) for charge in dict.fromkeys(bundle))
-            room = fast_capacity(self._bill(), each, budget.epsilon, budget.delta, accountant)
-            if room is not None:
-                # few releases, or rare large losses: a quicker accountant may prove more
-                for by in ("rdp", "pld") if accountant is None else ():
-                    room = search(room + 1, by) if fits(room + 1, by) else room
-                return room
-        if accountant is not None or self.adaptive:
-            return search(1, accountant)
-        # Rényi curves answer in microseconds and bracket the slower, tighter search.
-        return search(max(search(1, "rdp"), 1), None)
+            quick = fast_capacity(self._bill(), each, budget.epsilon, budget.delta, accountant)
+        return most(fits, accountant, adaptive=self.adaptive, quick=quick)
 
     def affords(self, charges: Charge | Sequence[Charge], count: int = 1) -> bool:
         """Whether `count` more releases stay within the budget; True where there is no budget.
@@ -330,7 +319,7 @@ class Ledger:
 
     def go_on_with(self, later: Ledger) -> None:
         """Become what this ledger was at a later time, as a file or checkpoint kept it."""
-        self.filter_order = later.filter_order
+        self.filter_order, self.planned = later.filter_order, later.planned
         self._entries, self._notes = list(later._entries), list(later._notes)
         self._capacity.clear()
         self._fits = {}
@@ -344,6 +333,7 @@ class Ledger:
             "adjacency": ADJACENCY,
             "budget": None if self.budget is None else self.budget.to_json(),
             "filter_order": self.filter_order,
+            **({"planned": True} if self.planned else {}),
             "entries": [entry.to_json() for entry in self._entries],
             "notes": list(self._notes),
         }
@@ -359,7 +349,8 @@ class Ledger:
                 if data[name] != must:
                     raise AccountingError(f"{name} {data[name]!r}: must be {must!r}")
             budget = None if data["budget"] is None else Budget(**data["budget"])
-            ledger = cls(budget, filter_order=data["filter_order"])
+            order, planned = data["filter_order"], data.get("planned", False)
+            ledger = cls(budget, filter_order=order, planned=planned)
             ledger._notes = list(dict.fromkeys(str(text) for text in data["notes"]))
             for number, line in enumerate(data["entries"], 1):
                 at = f"entry {number}"

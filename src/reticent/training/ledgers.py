@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from reticent.errors import CheckpointError, OptionError
-from reticent.features.standardising import MEANS, VARIANCES
+from reticent.features.standardising import check_planned, paid_for_others
 from reticent.privacy import Budget, Ledger
+
+__all__ = ["check_continued", "check_planned", "open_ledger"]
+
+SEVERAL_NOTE = (
+    "other releases were paid from this ledger before this training: whoever opened it has said "
+    "that all were fixed (method, noise, number of releases) before any result was seen; its ε is "
+    "no bound otherwise"
+)
 
 
 def open_ledger(ledger: Ledger | None, budget: Budget | None) -> Ledger:
@@ -15,12 +23,9 @@ def open_ledger(ledger: Ledger | None, budget: Budget | None) -> Ledger:
         return Ledger(budget)
     if ledger.budget != budget:
         raise OptionError("ledger", ledger.budget, f"was opened for another budget than {budget}")
+    if paid_for_others(ledger):
+        ledger.note(SEVERAL_NOTE)
     return ledger
-
-
-def paid_for_others(ledger: Ledger) -> bool:
-    """Whether releases were paid that are no statistics of inputs, which are planned with a run."""
-    return any(entry.purpose not in (MEANS, VARIANCES) for entry in ledger.entries)
 
 
 def check_continued(

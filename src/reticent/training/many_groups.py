@@ -20,6 +20,7 @@ from reticent.methods import DPSGD, DPSUR, SGD, Method, NoiseDecay, Quantile, Si
 from reticent.methods.published import PublishedDPSUR
 from reticent.training.besides import Beside
 from reticent.training.evaluation import Evaluation
+from reticent.training.ledgers import check_planned
 from reticent.training.loop import Training
 from reticent.training.memory import Piece
 from reticent.training.probe import probe
@@ -71,6 +72,8 @@ def check_jobs(jobs: Sequence[Job]) -> None:
     given = [job.options["ledger"] for job in jobs if job.options["ledger"] is not None]
     if len(set(map(id, given))) < len(given):
         raise OptionError("ledger", len(given), "must be different ones: each model pays its own")
+    for ledger in given:
+        check_planned(ledger)
 
 
 def _kind(job: Job) -> tuple[Any, ...] | str:

@@ -31,7 +31,7 @@ from reticent.privacy import Budget, Ledger, delta_note
 from reticent.training.checkpoint import CHECKPOINT, read_checkpoint
 from reticent.training.diverged import in_words
 from reticent.training.evaluation import Evaluation
-from reticent.training.ledgers import check_continued, open_ledger, paid_for_others
+from reticent.training.ledgers import check_continued, check_planned, open_ledger
 from reticent.training.loop import Release, Training
 from reticent.training.memory import Piece, choose_microbatch
 from reticent.training.norms_seen import NormsSeen
@@ -54,12 +54,6 @@ PUBLIC_SIZE_NOTE = (
 SEEDED_NOTE = (
     "the coins come from a stated seed: the guarantee holds only against those who do not know or "
     "guess it, and not for two runs with the same seed, which share their noise"
-)
-
-SEVERAL_NOTE = (
-    "other trainings were paid from this ledger before: its ε is a bound if what this one is "
-    "(method, noise, number of releases) was fixed before their results were seen; otherwise the ε "
-    "of each, by itself, add up"
 )
 
 SomeTraining = TypeVar("SomeTraining", bound=Training)
@@ -128,7 +122,8 @@ def run(
         evaluation: Called on the model every `every` releases; see only held-out records there.
         every: How often to evaluate; by default ten times in all.
         ledger: Charges already paid from the same budget, to go on with; the same charges again
-            when such a run is resumed.
+            when such a run is resumed. If it has paid for more than statistics of the inputs, it
+            must have been opened with `planned=True`.
         device: `auto`, `cpu`, `cuda`, ...
         microbatch: How many records are processed at once; no influence on the result but rounding
             (and, with dropout, which masks are drawn). By default as many as fit, measured on
@@ -162,6 +157,8 @@ def run(
         to_json(config or {})
     except (TypeError, ValueError) as error:
         raise OptionError("config", config, f"must be plain JSON data: {error}") from None
+    if ledger is not None and saved is None:
+        check_planned(ledger)
     loss_fn = nn.CrossEntropyLoss() if loss_fn is None else loss_fn
     if isinstance(loss_fn, nn.Module):
         loss_fn = loss_fn.to(chosen)
@@ -255,7 +252,6 @@ def assemble(
     for note, applies in (
         (PUBLIC_SIZE_NOTE, n is None),
         (SEEDED_NOTE, coins.seeded),
-        (SEVERAL_NOTE, paid_for_others(opened)),
     ):
         if applies:
             opened.note(note)

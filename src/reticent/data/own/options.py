@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from reticent.errors import DataError, OptionError, among, between, whole
+from reticent.errors import DataError, OptionError, among, between, truth, whole
 
 TEST_SHARE = 0.2
 LARGEST = 1024  # side of an image
@@ -65,8 +65,7 @@ class Reading:
         whole("split_seed", given.get("split_seed", 0), least=0)
         if "side" in given:
             between("side", whole("side", given["side"], least=8), 8, LARGEST)
-        if not isinstance(given.get("grey", False), bool):
-            raise OptionError("grey", given["grey"], "must be true or false")
+        truth("grey", given.get("grey", False))
         return cls(**given)
 
 
