@@ -2,10 +2,10 @@
 
 python benchmarks/preset_settings.py --device cuda --workers 8
 
-Of the rows below, every candidate is trained on the training split without its last records, and
-compared on those; the test split is never looked at. Noise follows from the seed: this is on public
-data. `results/preset-settings.json` keeps all of it, searches that were replaced by later ones
-too, and the presets have what it has chosen. A search that was cut off goes on with the same
+Every candidate of `settings_tried.py` is trained on the training split without its last records,
+and compared on those; the test split is never looked at. Noise follows from the seed: this is on
+public data. `results/preset-settings.json` keeps all of it, searches that were replaced by later
+ones too, and the presets have what it has chosen. A search that was cut off goes on with the same
 command: `preset-settings.jsonl`, beside the record, has what was measured.
 """
 
@@ -39,80 +39,12 @@ from reticent.reproduction.tables import Entry, load
 from reticent.training.held_out import HeldOut
 from reticent.training.many import train_many
 from reticent.training.planning import plan
+from settings_tried import SEARCHED, Candidate, candidates
 
 RESULTS = Path(__file__).parent / "results"
 HELD_OUT = {"mnist": 10_000, "fashion-mnist": 10_000, "cifar10": 10_000}
 HELD_OUT |= {"imdb": 5_000, "imdb-shifted": 5_000}
 SEEDS = 2
-RATES = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02)
-SIGN = ("sign-sgd", "sign-adam")
-LARGER = 2048  # batch of sign methods with ReLU on MNIST, where DPSGD's of 512 fell short
-# Epochs of DP-SGD on images of CIFAR-10, with batch and learning rate of Tramèr and Boneh's public
-# code. DPIS's authors tuned epochs for every ε and do not print them. Those of an earlier search,
-# with PyTorch's initial weights where the paper has Keras', are around the middle of these.
-OF_IMAGES: dict[str, dict[float, tuple[int, ...]]] = {
-    "tempered-sigmoid": {0.5: (5, 8), 1: (10, 15, 20), 2: (20, 30), 3: (30, 50), 4: (50, 80)},
-    "relu": {0.5: (5, 8, 11), 1: (10, 15, 20), 2: (20, 30, 45), 3: (30, 45, 60), 4: (45, 60, 90)},
-}
-# Epochs on IMDb with vectors three places off, at the two ε where all rows but one had come out
-# lower than printed on the test split, with PyTorch's initial weights.
-OF_WORDS: dict[float, tuple[int, ...]] = {0.5: (3, 4, 6, 8), 1: (4, 6, 8, 12)}
-# Noise of DPSGD-HF in DPSUR's table at ε = 1: as many steps as it affords.
-OF_FEATURES = (11.0, 8.0, 5.67, 4.0)
-MOVES = [16.0, 17.0, 18.0, 19.0, 20.0]  # of DPAGD in DPSUR's public code
-OF_MOVES = {  # how many times as far, and at which ε that was tried; all others have the same
-    ("mnist", 2.0): (1, 2, 3),
-    ("fashion-mnist", 2.0): (1, 2, 3),
-    ("cifar10", 1.0): (3, 1, 2, 4),
-}
-# λ of DPIS's adaptive clipping, the best of each data set, which is printed for IMDb only: 1. On
-# Fashion-MNIST that had come out up to 4.6 points lower on the test split.
-QUANTILES = (0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
-SEARCHED: dict[str, tuple[float | None, ...]] = {  # tables, and which columns
-    "bottleneck/table3": (0.5, 1.0, 2.0),
-    "bottleneck/table4": (0.5, 1.0, 2.0),
-    "bottleneck/table5": (0.5, 1.0, 2.0),
-    "dpis/table3": (0.5, 1, 2, 3, 4, None),
-    "dpis/table4": (1,),
-    "dpsur/table2": (1, 2, None),
-}
-
-Candidate = dict[str, Any]
-
-
-def candidates(settings: Settings) -> list[Candidate]:
-    """What is tried in place of the preset's own settings; nothing if a row is not searched."""
-    if settings.method in SIGN:
-        if settings.data == "mnist" and settings.activation == "relu":
-            return [{"batch": LARGER, "lr": rate} for rate in RATES if 0.002 < rate < 0.02]
-        return [{"lr": rate} for rate in RATES]
-    if settings.method == "dpagd":
-        times = OF_MOVES.get((settings.data, settings.epsilon or 0.0), ())
-        return [{"method_options": {"moves": [k * move for move in MOVES]}} for k in times]
-    if settings.data == "fashion-mnist" and settings.method_options.get("adapt"):
-        return [{"method_options": {"quantile": one}} for one in QUANTILES]
-    if settings.model_options.get("offset"):
-        searched = settings.method == "dpsgd" or settings.method_options.get("adapt")
-        tried = OF_WORDS.get(settings.epsilon or 0.0, ()) if searched else ()
-        return [{"epochs": float(count)} for count in tried]
-    if settings.data != "cifar10":
-        return []
-    if settings.method == "sgd":
-        return [{"lr": rate} for rate in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)]
-    return of_dpsgd(settings) if settings.method == "dpsgd" else []
-
-
-def of_dpsgd(settings: Settings) -> list[Candidate]:
-    """Of DP-SGD on CIFAR-10. Rows that reach what is printed as they are have none."""
-    epsilon = settings.epsilon or 0.0
-    if settings.features == "scattering":
-        if settings.noise is not None:
-            return [{"noise": noise} for noise in OF_FEATURES if epsilon == 1]
-        return [{"epochs": epochs} for epochs in (60.0, 100.0, 140.0) if epsilon > 2]
-    if settings.noise is not None:  # as DPSUR's public code has it
-        return []
-    tried = OF_IMAGES[str(settings.activation)].get(epsilon, ())
-    return [{"epochs": float(count)} for count in tried]
 
 
 def searched(names: Sequence[str] | None = None) -> Iterator[tuple[str, Entry]]:
