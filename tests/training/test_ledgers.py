@@ -42,6 +42,59 @@ def test_a_second_training_needs_a_ledger_of_a_plan():
     assert ledger.to_json() == before
 
 
+def prepared(ledger, seed, **more):
+    given = {**GIVEN, **more, "coins": rt.Coins.from_seed(seed)}
+    return rt.run(model(), (INPUTS, TARGETS), **options(**given, ledger=ledger))
+
+
+def test_trainings_prepared_beforehand_are_no_plan_either(tmp_path):
+    """Which of them is made, after the first, could follow from what that gave."""
+    ledger = rt.Ledger(BUDGET)
+    first, *menu = (prepared(ledger, seed, steps=seed) for seed in (2, 3, 4))
+    first.finish()
+    before = ledger.to_json()
+    for other in menu:
+        with pytest.raises(OptionError, match=r"ledger = 'training': was paid.*planned=True"):
+            other.finish()
+    assert ledger.to_json() == before
+
+    late = rt.Ledger(BUDGET)
+    waiting = prepared(late, 5)
+    standardised(late)  # its noise was set for all of the budget
+    with pytest.raises(OptionError, match=r"'channel means, channel variances': was paid"):
+        waiting.finish()
+
+    resumed = rt.Ledger(BUDGET)
+    waiting = prepared(resumed, 6)
+    next(iter(prepared(rt.Ledger(BUDGET), 7, folder=tmp_path, checkpoint_every=0)))
+    prepared(resumed, 7, folder=tmp_path, resume=True).finish()
+    with pytest.raises(OptionError, match="was paid from it after"):
+        waiting.finish()
+
+
+def test_trainings_of_a_plan_may_be_prepared_beforehand():
+    ledger = rt.Ledger(BUDGET, planned=True)
+    first, second = prepared(ledger, 2), prepared(ledger, 3)
+    first.finish()
+    result = second.finish()
+    assert any("no bound otherwise" in note for note in ledger.notes)
+    paid_before = [(line["purpose"], line["count"]) for line in result.conduct["paid_before"]]
+    assert paid_before == [("training", 2)]
+    assert sum(entry.count for entry in ledger.entries) == 4
+
+
+def test_statistics_are_released_once():
+    """The noise of more could follow from those of the first."""
+    ledger = rt.Ledger(BUDGET)
+    standardised(ledger)
+    with pytest.raises(OptionError, match=r"ledger = 'channel means, channel variances'"):
+        standardised(ledger)
+    copied = rt.Ledger.from_json(ledger.to_json())  # as the error says
+    one, other = paid(ledger, 2), paid(copied, 3)
+    assert one.epsilon == other.epsilon
+    assert rt.together_epsilon([one, other], BUDGET.delta) > one.epsilon
+
+
 def test_a_ledger_of_a_plan_says_what_its_epsilon_takes_for_granted(tmp_path):
     ledger = rt.Ledger(BUDGET, planned=True)
     standardised(ledger)
@@ -60,6 +113,10 @@ def test_a_ledger_of_a_plan_says_what_its_epsilon_takes_for_granted(tmp_path):
 def test_a_plan_is_a_plan_or_none():
     with pytest.raises(OptionError, match="planned = 'yes': must be true or false"):
         rt.Ledger(BUDGET, planned="yes")
+    with pytest.raises(AttributeError):
+        rt.Ledger(BUDGET).planned = True  # said when it is opened, or never
+    with pytest.raises(OptionError, match="ledger = 'mine': must be a Ledger"):
+        paid("mine")
     with pytest.raises(rt.AccountingError, match="planned = 1: must be true or false"):
         rt.Ledger.from_json({**rt.Ledger(BUDGET).to_json(), "planned": 1})
 

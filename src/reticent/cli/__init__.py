@@ -80,12 +80,15 @@ def _run() -> None:
         app()  # ends the process
     try:
         code = app(standalone_mode=False)
+    except typer.Abort as error:  # an answer was wanted, and there is nobody to give it
+        refused(error, "aborted")
+        sys.exit(1)
     except Exception as error:
         message = getattr(error, "format_message", None)  # the parser's own errors have one
         if message is None:
             raise
         refused(error, message())
-        sys.exit(2)
+        sys.exit(getattr(error, "exit_code", 2))
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -189,25 +189,34 @@ def standardise(
     ).apply(splits)
 
 
+PLAN_OR_OWN = (
+    "with Ledger(budget, planned=True) if all that it pays for was fixed before the first release; "
+    "else give each training a ledger of its own (with what the statistics of its inputs cost: "
+    "Ledger.from_json(ledger.to_json()) before the first), and add up with rt.together_epsilon"
+)
+
+
 def paid_for_others(ledger: Ledger) -> bool:
     """Whether releases were paid that are no statistics of inputs, which are planned with a run."""
     return any(entry.purpose not in (MEANS, VARIANCES) for entry in ledger.entries)
 
 
-def check_planned(ledger: Ledger) -> None:
+def check_planned(ledger: Ledger, *, first: bool = False) -> None:
     """Refuse a ledger from which others were paid, unless all of it was planned.
 
     What comes after a release may follow from it, and then the composition of both proves nothing.
+    With `first`, statistics count as others, too.
     """
-    if ledger.planned or not paid_for_others(ledger):
+    if not isinstance(ledger, Ledger):
+        raise OptionError("ledger", ledger, "must be a Ledger")
+    if ledger.planned or not (ledger.entries if first else paid_for_others(ledger)):
         return
     others = dict.fromkeys(entry.purpose for entry in ledger.entries)
     raise OptionError(
         "ledger",
         ", ".join(others),
-        "is paid from it already, and what comes now may follow from what that gave. Open it with "
-        "Ledger(budget, planned=True) if all of it was fixed before the first release; else give "
-        "each training a ledger of its own, and add up with rt.together_epsilon",
+        "is paid from it already, and what comes now may follow from what that gave. Open it "
+        f"{PLAN_OR_OWN}",
     )
 
 
@@ -229,6 +238,9 @@ def channel_statistics(
 ) -> ChannelStatistics:
     """Pay for, then release, the mean and the standard deviation of each channel.
 
+    A training paid from the same ledger is taken to be fixed before: its settings must not follow
+    from these statistics.
+
     Args:
         inputs: the private records, as floats [records, channels, ...]; a table's columns are
             channels.
@@ -242,14 +254,14 @@ def channel_statistics(
 
     Raises:
         BudgetError: the ledger cannot pay; nothing was released.
-        OptionError: trainings were paid from the ledger already, and it was not opened for a plan.
+        OptionError: something was paid from the ledger already, and it was not opened for a plan.
     """
     _check_inputs(inputs)
     reach = Reach() if reach is None else reach
     nominal, noise = whole("n", n), positive("noise", noise)
     sensitivities = reach.sensitivities(inputs.shape[1])
     least = noise * sensitivities[1] / nominal if floor is None else positive("floor", floor)
-    check_planned(ledger)
+    check_planned(ledger, first=True)
     coins = (Coins.fresh() if coins is None else coins).claim()
     ledger.pay(price(noise))
     if coins.seeded:

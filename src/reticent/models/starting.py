@@ -2,8 +2,8 @@
 
 DPIS has Keras' defaults (section 5.2), and these differ by enough to change what a private training
 reaches: PyTorch draws a layer's weights with variance 1 / (3 fan-in), Keras with
-2 / (fan-in + fan-out) (Glorot & Bengio 2010), three times as much where both are alike. Behind
-six convolutions with ReLU, PyTorch's signal is smaller by about two orders of magnitude.
+2 / (fan-in + fan-out) (Glorot & Bengio 2010), three times as much where both are alike. With ReLU,
+what differs between two images is then several times larger behind six convolutions.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Ledger:
             raise OptionError("budget", budget, "must be a Budget(epsilon=..., delta=...)")
         self.budget = budget
         self.filter_order = None if filter_order is None else checked_order(filter_order)
-        self.planned = truth("planned", planned)
+        self._planned = truth("planned", planned)
         self._entries: list[Entry] = []
         self._notes: list[str] = []
         # per bundle: what was paid then, and the most of it that was afforded
@@ -103,6 +103,11 @@ class Ledger:
     def entries(self) -> tuple[Entry, ...]:
         """The lines so far, in order of first appearance."""
         return tuple(self._entries)
+
+    @property
+    def planned(self) -> bool:
+        """Whether whoever opened it said that all it pays for was fixed beforehand."""
+        return self._planned
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -319,7 +324,7 @@ class Ledger:
 
     def go_on_with(self, later: Ledger) -> None:
         """Become what this ledger was at a later time, as a file or checkpoint kept it."""
-        self.filter_order, self.planned = later.filter_order, later.planned
+        self.filter_order, self._planned = later.filter_order, later.planned
         self._entries, self._notes = list(later._entries), list(later._notes)
         self._capacity.clear()
         self._fits = {}

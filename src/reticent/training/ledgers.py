@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from reticent.errors import CheckpointError, OptionError
-from reticent.features.standardising import check_planned, paid_for_others
+from reticent.features.standardising import PLAN_OR_OWN, check_planned, paid_for_others
 from reticent.privacy import Budget, Ledger
+from reticent.training.conduct import Conduct
 
-__all__ = ["check_continued", "check_planned", "open_ledger"]
+__all__ = ["check_begun", "check_continued", "check_planned", "open_ledger"]
 
 SEVERAL_NOTE = (
     "other releases were paid from this ledger before this training: whoever opened it has said "
@@ -26,6 +27,29 @@ def open_ledger(ledger: Ledger | None, budget: Budget | None) -> Ledger:
     if paid_for_others(ledger):
         ledger.note(SEVERAL_NOTE)
     return ledger
+
+
+def check_begun(ledger: Ledger, then: list[dict[str, Any]], conduct: Conduct) -> None:
+    """What others paid after a training was prepared, and before its first release.
+
+    Whoever has several prepared may choose among them by what the first gives: a plan has all.
+
+    Args:
+        ledger: That of the training.
+        then: Its entries when the training was prepared, or resumed.
+        conduct: What the training says of itself; it takes up what was paid meanwhile.
+    """
+    now = ledger.to_json()["entries"]
+    if now == then:
+        return
+    if not ledger.planned or conduct.before != then:
+        raise OptionError(
+            "ledger",
+            ", ".join(dict.fromkeys(str(line["purpose"]) for line in now if line not in then)),
+            f"was paid from it after this training was prepared. Open it {PLAN_OR_OWN}",
+        )
+    conduct.before = now
+    ledger.note(SEVERAL_NOTE)
 
 
 def check_continued(

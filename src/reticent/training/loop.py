@@ -21,6 +21,7 @@ from reticent.training.conduct import Conduct
 from reticent.training.diverged import divergence
 from reticent.training.evaluation import Evaluation, Metrics, averaged_weights
 from reticent.training.explaining import ran_out
+from reticent.training.ledgers import check_begun
 from reticent.training.memory import explain_shortage, peak_memory
 from reticent.training.result import Result
 from reticent.training.run import Run
@@ -101,6 +102,7 @@ class Training:
         self._failed = False
         self._stopping = False
         self._frozen = run.frozen_fingerprint()
+        self._paid: list[dict[str, Any]] | None = run.conduct.before  # until its first release
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -133,6 +135,9 @@ class Training:
             # releases would share their noise
             raise RuntimeError("a release failed half-way; resume from the last checkpoint")
         run = self.run
+        if self._paid is not None:
+            check_begun(run.ledger, self._paid, run.conduct)
+            self._paid = None
         run.ledger.affords_all(bill_of(self._left()))  # asked once, remembered
         while run.state.step < self.steps and not self._stopping and self._affords_next():
             self._checkpoint_if_due()
@@ -349,6 +354,7 @@ class Training:
         run.private = {name: kept.to(run.device) for name, kept in saved["private"].items()}
         run.conduct = Conduct.from_json(saved["conduct"])
         run.ledger.go_on_with(Ledger.from_json(saved["ledger"]))  # also whoever gave it sees it
+        self._paid = run.ledger.to_json()["entries"]
         run.coins = Coins(
             bytes.fromhex(saved["coins"]["key"]), seeded=bool(saved["coins"]["seeded"])
         )
