@@ -38,6 +38,7 @@ def test_presets_have_the_chosen_settings(row, search):
         if (entry.row, entry.data, entry.column) == (row["row"], row["data"], row["column"])
     )
     assert search.changed(entry.settings, row["chosen"]) == entry.settings
+    assert row["start"] == entry.settings.model_options.get("start", "torch")
     tried = [{k: v for k, v in one.items() if k != "accuracies"} for one in row["tried"]]
     assert row["chosen"] == search.best(tried, [one["accuracies"] for one in row["tried"]])
 
