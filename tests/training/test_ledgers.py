@@ -83,6 +83,17 @@ def test_trainings_of_a_plan_may_be_prepared_beforehand():
     assert sum(entry.count for entry in ledger.entries) == 4
 
 
+def test_a_resumed_training_of_a_plan_says_what_to_do(tmp_path):
+    saved = {"folder": tmp_path, "checkpoint_every": 0}
+    begun = iter(prepared(rt.Ledger(BUDGET, planned=True), 7, steps=3, **saved))
+    next(begun), next(begun)  # the second release begins with a checkpoint of the first
+    ledger = rt.Ledger(BUDGET, planned=True)
+    resumed = prepared(ledger, 7, steps=3, resume=True, **saved)
+    ledger.charge(rt.privacy.SampledGaussian(1.0, 50.0), "something else")
+    with pytest.raises(OptionError, match=r"'something else': was paid .* resume it again"):
+        resumed.finish()
+
+
 def test_statistics_are_released_once():
     """The noise of more could follow from those of the first."""
     ledger = rt.Ledger(BUDGET)

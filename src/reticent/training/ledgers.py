@@ -42,11 +42,16 @@ def check_begun(ledger: Ledger, then: list[dict[str, Any]], conduct: Conduct) ->
     now = ledger.to_json()["entries"]
     if now == then:
         return
-    if not ledger.planned or conduct.before != then:
+    others = ", ".join(dict.fromkeys(str(line["purpose"]) for line in now if line not in then))
+    if not ledger.planned:
         raise OptionError(
             "ledger",
-            ", ".join(dict.fromkeys(str(line["purpose"]) for line in now if line not in then)),
+            others,
             f"was paid from it after this training was prepared. Open it {PLAN_OR_OWN}",
+        )
+    if conduct.before != then:  # it has releases of its own, which others cannot be told from
+        raise OptionError(
+            "ledger", others, "was paid from it after this training was resumed: resume it again"
         )
     conduct.before = now
     ledger.note(SEVERAL_NOTE)
